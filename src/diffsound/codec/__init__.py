@@ -1,0 +1,1 @@
+"""The VQ-VAE (section III-B): mel-spectrogram to tokens and back."""

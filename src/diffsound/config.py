@@ -1,0 +1,120 @@
+"""Configuration: YAML files validated by pydantic models, with `key=value` overrides.
+
+An unknown or ill-typed key is refused with the key's full path and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from diffsound.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Base of every configuration: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+def load_config(
+    model: type[ConfigT], path: str | Path, overrides: Iterable[str] = ()
+) -> ConfigT:
+    """Read a YAML file, apply `a.b=value` overrides, validate."""
+    path = Path(path)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigError(f"cannot read the config {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {_one_line(error)}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold keys and values, not a {type(data).__name__}")
+    return parse_config(model, apply_overrides(data, overrides), source=str(path))
+
+
+def parse_config(
+    model: type[ConfigT], data: Mapping[str, Any], source: str = "config"
+) -> ConfigT:
+    """Validate a mapping; the first problem becomes one line naming the key."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_describe(error, model)}") from error
+
+
+def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of `data` with each `a.b.c=value` set; values are read as YAML."""
+    result = _deep_copy(data)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"an override is written key=value, not '{override}'")
+        node = result
+        *parents, last = key.strip().split(".")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"'{parent}' in '{key}' is a value, not a group of keys")
+        try:
+            node[last] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of '{key}' is not valid YAML: {text}") from error
+    return result
+
+
+def dump_yaml(config: BaseModel) -> str:
+    """The config as YAML, keys in declaration order."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _deep_copy(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _deep_copy(value) if isinstance(value, Mapping) else value
+        for key, value in data.items()
+    }
+
+
+def _describe(error: ValidationError, model: type[BaseModel]) -> str:
+    problem = error.errors()[0]
+    location = [str(part) for part in problem["loc"]]
+    path = ".".join(location)
+    if problem["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(location[-1], sorted(_all_keys(model)), n=1, cutoff=0.5)
+        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+        return f"unknown key '{path}'{hint}"
+    given = repr(problem.get("input"))
+    if len(given) > 60:
+        given = given[:57] + "..."
+    message = problem["msg"][:1].lower() + problem["msg"][1:]
+    return f"'{path}': {message} (given {given})" if path else message
+
+
+def _all_keys(model: type[BaseModel]) -> set[str]:
+    """Every property name of the model's JSON schema, nested ones included."""
+    schema = TypeAdapter(model).json_schema()
+    names: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            names.update(node.get("properties", {}))
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(schema)
+    return names
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""From recordings to training shards, and the loaders that read them."""

@@ -1,0 +1,1 @@
+"""Token decoders (sections III-C and IV): autoregressive and Diffsound."""

@@ -1,0 +1,1 @@
+"""Frozen text encoders, and mask-based text generation (section IV-C)."""

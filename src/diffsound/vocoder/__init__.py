@@ -1,0 +1,1 @@
+"""Mel-spectrogram to wave: MelGAN, the iSTFT vocoder, Griffin-Lim."""
