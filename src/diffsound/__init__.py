@@ -27,7 +27,19 @@ _HOMES = {
     "BundleError": "diffsound.errors",
 }
 
-__all__ = ["__version__", *_HOMES, "load"]
+__all__ = [
+    "AudioError",
+    "Bundle",
+    "BundleConfig",
+    "BundleError",
+    "DiffsoundError",
+    "InputError",
+    "SamplingSettings",
+    "Sound",
+    "TextToSound",
+    "__version__",
+    "load",
+]
 
 if TYPE_CHECKING:
     from diffsound.bundle import Bundle, BundleConfig

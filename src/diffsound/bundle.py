@@ -96,7 +96,7 @@ class BundleConfig(Config):
     decoder: DecoderPart
     vocoder: VocoderPart
     defaults: GenerationDefaults = GenerationDefaults()
-    files: dict[str, FileInfo] = {}
+    files: dict[str, FileInfo] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)

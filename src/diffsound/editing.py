@@ -164,7 +164,8 @@ def _region(start: float, end: float, samples: int, rate: int) -> tuple[int, int
         raise InputError(f"a region is given in seconds, not {start!r} to {end!r}")
     if not 0 <= start < end <= samples / rate + 1e-6:
         raise InputError(
-            f"the region {start} to {end} s does not lie inside the clip (0 to {samples / rate:.2f} s)"
+            f"the region {start} to {end} s does not lie inside the clip, "
+            f"which lasts {samples / rate:.2f} s"
         )
     first, last = round(start * rate), min(round(end * rate), samples)
     if last - first < 2 * round(SEAM_SECONDS * rate):
