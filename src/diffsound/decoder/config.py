@@ -35,14 +35,14 @@ class ScheduleConfig(Config):
 class LossConfig(Config):
     """What the denoiser learns from (eq. 20 and its published variants).
 
-    variant: "vlb" is the paper's bound; "masked" is the cross-entropy of corrupted cells only,
-        which has less variance and trains small models faster.
+    variant: "vlb" is the paper's bound; "simplified" is the plain cross-entropy of x0,
+        which has less variance and trains small models faster (no auxiliary term then).
     auxiliary: λ, the weight of L_x0 (1e-4 in the paper, 5e-4 in the published code).
     adaptive: weigh L_x0 by 1 + t/T, as published.
     importance: draw t by its loss history, as published; uniform otherwise.
     """
 
-    variant: Literal["vlb", "masked"] = "vlb"
+    variant: Literal["vlb", "simplified"] = "vlb"
     auxiliary: Annotated[float, Field(ge=0)] = 1e-4
     adaptive: bool = False
     importance: bool = False
@@ -132,7 +132,7 @@ class DiffsoundConfig(TransformerConfig):
         return cls(
             **_small_size(rows, codebook_size, text_dim, columns),
             pooled_text=True,
-            loss=LossConfig(variant="masked"),
+            loss=LossConfig(variant="simplified"),
         )
 
     @classmethod
