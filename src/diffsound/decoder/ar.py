@@ -149,9 +149,7 @@ class _Stream:
         config = model.config
         self.capacity = self.prefix.shape[1] + len(self.positions)
         shape = (len(text), config.heads, self.capacity, config.width // config.heads)
-        self.caches = (
-            [LayerCache(shape, self.prefix) for _ in model.blocks] if use_cache else None
-        )
+        self.caches = [LayerCache(shape, self.prefix) for _ in model.blocks] if use_cache else None
         # For single new places: which of the cached keys are real.
         padded = not bool(self.mask.all())
         self.real = F.pad(self.mask, (0, len(self.positions)), value=True) if padded else None
