@@ -40,7 +40,8 @@ def clean_text(text: str, max_chars: int = MAX_PROMPT_CHARS) -> str:
             f"the prompt holds half of a surrogate pair at character {error.start}; "
             "it is not valid Unicode"
         ) from error
-    visible = "".join(_visible(char) for char in unicodedata.normalize("NFC", text))
+    # Stripped first, since an accent may find its letter only when a mark between them is gone.
+    visible = unicodedata.normalize("NFC", "".join(map(_visible, text)))
     return " ".join(visible.split())
 
 
@@ -49,5 +50,6 @@ def _visible(char: str) -> str:
         return " "
     if char in _KEPT_FORMAT:
         return char
-    # C*: controls, format marks (byte-order mark, bidi overrides), private use, unassigned.
-    return "" if unicodedata.category(char).startswith("C") else char
+    # Controls, format marks (byte-order mark, bidi overrides), private use. Unassigned code points
+    # stay, since which they are depends on Python's version.
+    return "" if unicodedata.category(char) in {"Cc", "Cf", "Co"} else char

@@ -21,9 +21,9 @@ from diffsound.errors import BundleError, ConfigError, InputError
 from diffsound.text.bert import Bert
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.features import TextFeatures
+from diffsound.text.mbtg import MASK
 from diffsound.text.resolve import file_hash, find_folder, weight_file
 
-MASK = "[MASK]"
 # CLIP was never shown a mask. One character of its byte alphabet is a single token of every CLIP
 # vocabulary, and '*' is what the field uses as a word without a meaning of its own.
 CLIP_MASK = "*"
