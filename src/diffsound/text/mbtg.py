@@ -64,12 +64,12 @@ def mask_based_text(
         raise InputError(f"the label order is 'given', 'shuffled' or 'sorted', not '{order}'")
 
     def run() -> list[str]:
-        return [MASK] * int(masks[rng.integers(len(masks))])
+        return [MASK] * int(masks[int(rng.integers(len(masks)))])
 
     words = run()
     for label in ordered:
         wordings = [clean_label(label) if clean else label, *(synonyms or {}).get(label, ())]
-        words.append(wordings[rng.integers(len(wordings))])
+        words.append(wordings[int(rng.integers(len(wordings)))])
         words += run()
     return " ".join(words)
 
