@@ -276,7 +276,7 @@ def describe(folder: str | Path | None) -> dict[str, Any]:
 
 def _check_fit(config: BundleConfig) -> None:
     """Refuse stages that were not made for each other."""
-    codec, decoder = Codec.geometry(config.codec.model), config.decoder.model
+    codec, decoder = config.codec.model, config.decoder.model
     if config.codec.mel != config.vocoder.mel:
         ours, theirs = config.codec.mel.model_dump(), config.vocoder.mel.model_dump()
         key = next(name for name in ours if ours[name] != theirs[name])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from diffsound.audio.io import read_audio
+from diffsound.audio.mel import band_edges
 from diffsound.decoder.contract import Known
 from diffsound.errors import InputError
 from diffsound.sound import Sound
@@ -185,11 +186,9 @@ def _band(low: float | None, high: float | None, rate: int) -> tuple[float, floa
 def _rows_in_band(pipeline: Pipeline, bottom: float, top: float) -> Tensor:
     """Rows of the grid that hold these frequencies; all of them when rows are not bands."""
     codec = pipeline.bundle.codec
-    if not codec.rows_are_bands:
+    if not codec.config.rows_are_bands:
         return torch.arange(codec.rows)
-    edges = pipeline.bundle.mel_front_end.band_edges()  # [n_mels + 2] Hz
-    per_row = codec.n_mels // codec.rows
-    centres = edges[1:-1].reshape(codec.rows, per_row)
+    centres = band_edges(pipeline.bundle.config.codec.mel)[1:-1].reshape(codec.rows, -1)
     touched = (centres.amax(1) >= bottom) & (centres.amin(1) <= top)
     return touched.nonzero().flatten()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,3 +45,47 @@ def verify(bundle: BundleArgument = None) -> None:
     if problems:
         fail(f"{folder}: {'; '.join(problems)}")
     typer.echo(f"{folder}: good")
+
+
+@app.command("import")
+def import_(
+    out: Annotated[Path, typer.Argument(help="Folder of the new bundle.")],
+    decoder: Annotated[Path, typer.Option(help="Published Diffsound or AR checkpoint.")],
+    codec: Annotated[
+        Path | None,
+        typer.Option(help="Published VQ-VAE; the one in the decoder's file if missing."),
+    ] = None,
+    vocoder: Annotated[
+        Path | None, typer.Option(help="Published MelGAN; Griffin-Lim if missing.")
+    ] = None,
+    text_encoder: Annotated[str | None, typer.Option(help="CLIP folder or hub id.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the bundle; the folder's if missing.")
+    ] = None,
+    heads: Annotated[int, typer.Option(help="Attention heads of the decoder.")] = 16,
+    rows: Annotated[int, typer.Option(help="Rows of the token grid (AR only).")] = 5,
+    ema: Annotated[bool, typer.Option(help="Take the averaged weights.")] = True,
+    truncation: Annotated[float, typer.Option(help="Mass kept when sampling.")] = 0.85,
+    half: Annotated[bool, typer.Option("--half", help="Store float16.")] = False,
+) -> None:
+    """Make a bundle from published checkpoints (Diffsound or AR, VQ-VAE, MelGAN)."""
+    import torch
+
+    from diffsound.importing import import_published
+
+    if (out / "config.json").exists():
+        fail(f"{out} already holds a bundle; choose another folder")
+    bundle = import_published(
+        decoder,
+        codec=codec,
+        vocoder=vocoder,
+        text_encoder=text_encoder,
+        name=name or out.name,
+        heads=heads,
+        rows=rows,
+        ema=ema,
+        truncation=truncation,
+    )
+    bundle.save_pretrained(out, torch.float16 if half else torch.float32)
+    counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
+    typer.echo(f"{out}: {counts} parameters")

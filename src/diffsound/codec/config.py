@@ -179,6 +179,11 @@ class CodecConfig(Config):
         return self.quantizer.rows or self.latent_rows
 
     @property
+    def rows_are_bands(self) -> bool:
+        """Whether a row of the grid stands for a band of frequencies."""
+        return self.quantizer.rows is None and self.latent_rows > 1
+
+    @property
     def codebook_size(self) -> int:
         """K."""
         return self.quantizer.codebook_size
