@@ -1,3 +1,62 @@
-"""Text to sound by discrete diffusion over VQ-VAE tokens."""
+"""Type a sentence, get the sound: discrete diffusion over the tokens of a VQ-VAE.
+
+    import diffsound
+
+    sound = diffsound.TextToSound.from_pretrained()("a dog barks", seed=7)[0]
+    sound.save("dog.wav")
+
+Importing this package is light; torch is loaded when a name is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "TextToSound": "diffsound.pipeline",
+    "Sound": "diffsound.sound",
+    "Bundle": "diffsound.bundle",
+    "BundleConfig": "diffsound.bundle",
+    "SamplingSettings": "diffsound.decoder.contract",
+    "DiffsoundError": "diffsound.errors",
+    "InputError": "diffsound.errors",
+    "AudioError": "diffsound.errors",
+    "BundleError": "diffsound.errors",
+}
+
+__all__ = [
+    "AudioError",
+    "Bundle",
+    "BundleConfig",
+    "BundleError",
+    "DiffsoundError",
+    "InputError",
+    "SamplingSettings",
+    "Sound",
+    "TextToSound",
+    "__version__",
+    "load",
+]
+
+if TYPE_CHECKING:
+    from diffsound.bundle import Bundle, BundleConfig
+    from diffsound.decoder.contract import SamplingSettings
+    from diffsound.errors import AudioError, BundleError, DiffsoundError, InputError
+    from diffsound.pipeline import TextToSound
+    from diffsound.sound import Sound
+
+
+def load(source: str | None = None, **options: Any) -> TextToSound:
+    """The pipeline of a bundle: a folder, a hub id, or (None) the one in the package."""
+    from diffsound.pipeline import TextToSound
+
+    return TextToSound.from_pretrained(source, **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'diffsound' has no attribute '{name}'")

@@ -25,9 +25,7 @@ class Config(BaseModel):
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
-def load_config(
-    model: type[ConfigT], path: str | Path, overrides: Iterable[str] = ()
-) -> ConfigT:
+def load_config(model: type[ConfigT], path: str | Path, overrides: Iterable[str] = ()) -> ConfigT:
     """Read a YAML file, apply `a.b=value` overrides, validate."""
     path = Path(path)
     try:
@@ -41,9 +39,7 @@ def load_config(
     return parse_config(model, apply_overrides(data, overrides), source=str(path))
 
 
-def parse_config(
-    model: type[ConfigT], data: Mapping[str, Any], source: str = "config"
-) -> ConfigT:
+def parse_config(model: type[ConfigT], data: Mapping[str, Any], source: str = "config") -> ConfigT:
     """Validate a mapping; the first problem becomes one line naming the key."""
     try:
         return model.model_validate(data)

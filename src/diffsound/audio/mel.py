@@ -141,15 +141,20 @@ def denormalise(mel: Tensor) -> Tensor:
 
 def mel_basis(config: MelConfig) -> Tensor:
     """Slaney's triangular filters, each of unit area in Hz: [n_mels, bins], float32."""
-    limits = torch.tensor([config.fmin, config.fmax], dtype=torch.float64)
-    low, high = _hz_to_mel(limits).tolist()
-    edges = _mel_to_hz(torch.linspace(low, high, config.n_mels + 2, dtype=torch.float64))
+    edges = band_edges(config)
     bins = torch.linspace(0, config.sample_rate / 2, config.bins, dtype=torch.float64)
     left, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising = (bins - left) / (centre - left)
     falling = (right - bins) / (right - centre)
     triangles = torch.minimum(rising, falling).clamp_min(0)
     return (triangles * 2 / (right - left)).float()
+
+
+def band_edges(config: MelConfig) -> Tensor:
+    """Frequencies in Hz [n_mels + 2]: band i rises from entry i over i + 1 and falls to i + 2."""
+    limits = torch.tensor([config.fmin, config.fmax], dtype=torch.float64)
+    low, high = _hz_to_mel(limits).tolist()
+    return _mel_to_hz(torch.linspace(low, high, config.n_mels + 2, dtype=torch.float64))
 
 
 # Slaney's scale: linear below 1 kHz (200/3 Hz a mel), logarithmic above (27 mels to 6.4 kHz).

@@ -33,22 +33,22 @@ class PrepareSettings(Config):
     loudness:    LUFS every clip is brought to (None: levels are kept).
     silent_db:   a clip whose peak is below this (dBFS) counts as silent and is rejected.
     store_mel:   keep float16 mels in the shards (else they are computed when asked for).
-    paraphrases: how many captions a clip gets at most from its class, title and tags (0: its own only).
+    paraphrases: add captions made from the clip's class, title and tags to its own.
     licences:    clips under any other licence are left out (None: all are taken).
     """
 
     mel: MelConfig = MelConfig()
-    max_seconds: float = Field(10.0, gt=0, le=600)
-    min_seconds: float = Field(0.05, ge=0.025)
+    max_seconds: float = Field(default=10.0, gt=0, le=600)
+    min_seconds: float = Field(default=0.05, ge=0.025)
     long: Literal["crop", "split"] = "crop"
     fit: Literal["none", "pad", "loop"] = "none"
-    trim_db: float | None = Field(None, gt=0)
-    loudness: float | None = Field(None, ge=-70, le=0)
-    silent_db: float = Field(-70.0, lt=0)
+    trim_db: float | None = Field(default=None, gt=0)
+    loudness: float | None = Field(default=None, ge=-70, le=0)
+    silent_db: float = Field(default=-70.0, lt=0)
     store_mel: bool = False
-    paraphrases: int = Field(0, ge=0)
+    paraphrases: int = Field(default=0, ge=0)
     licences: tuple[str, ...] | None = None
-    clips_per_shard: int = Field(256, gt=0)
+    clips_per_shard: int = Field(default=256, gt=0)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ of millions of clips never sits in memory as tasks.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -105,21 +106,20 @@ class RayEngine:
             raise MissingExtraError("ray", "cluster") from error
         started = not ray.is_initialized()
         if started:
-            local = {} if self.address else {"num_cpus": self.workers}
             try:
                 ray.init(
                     address=self.address,
-                    include_dashboard=False if not self.address else None,
+                    num_cpus=None if self.address else self.workers,
+                    include_dashboard=None if self.address else False,
                     log_to_driver=False,
-                    logging_level="error",
-                    **local,
+                    logging_level=logging.ERROR,
                 )
             except (ConnectionError, ValueError, RuntimeError) as error:
                 message = " ".join(str(error).split())
                 raise InputError(f"cannot reach Ray at {self.address}: {message}") from error
         try:
             shared = ray.put(function)
-            task = ray.remote(_call)
+            task: Any = ray.remote(_call)
             ahead = max(1, int(ray.cluster_resources().get("CPU", 1))) * _AHEAD
             yield from _ordered(items, lambda item: task.remote(shared, item), _ray_result, ahead)
         finally:

@@ -1,4 +1,4 @@
-"""Audio files in folder trees and tar files, found without following anything outside or in circles."""
+"""Audio files in folder trees and tars, found without going in circles or unpacking anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,21 @@ from diffsound.data.sources.base import SourceReport
 from diffsound.errors import DataError
 
 AUDIO_SUFFIXES = frozenset(
-    [".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".rf64"]
+    [
+        ".wav",
+        ".flac",
+        ".ogg",
+        ".oga",
+        ".opus",
+        ".mp3",
+        ".aif",
+        ".aiff",
+        ".aifc",
+        ".au",
+        ".caf",
+        ".w64",
+        ".rf64",
+    ]
 )
 # Known to hold audio, but libsndfile cannot read them: said, rather than overlooked.
 FOREIGN_SUFFIXES = frozenset([".m4a", ".aac", ".wma", ".mp4", ".webm", ".mkv", ".amr", ".ape"])

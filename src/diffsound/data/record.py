@@ -36,7 +36,7 @@ class AudioLocation:
 class Record:
     """One clip: where it is, what is said of it, and who made it under which terms.
 
-    licence: normalised (see `licences.normalise_licence`); `licence_stated` keeps the source's words.
+    licence: normalised (`licences.normalise_licence`); `licence_stated`: the source's words.
     group:   clips cut from one recording share it; splits never divide a group.
     """
 

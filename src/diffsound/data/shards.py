@@ -140,7 +140,7 @@ class _Derived(Generic[InfoT]):
 
     def __init__(self, data: PreparedData, folder: Path, info: InfoT, suffix: str) -> None:
         self.folder = folder
-        self.info = info
+        self.info: InfoT = info
         self._data = data
         self._where: dict[str, tuple[str, tuple[int, int]]] = {}
         for shard in info.shards:
@@ -193,9 +193,9 @@ class TextData(_Derived[TextIndex]):
 def shard_members(folder: Path, shard: ShardInfo) -> Members:
     """Where the shard's members lie, from its sidecar."""
     sidecar = read_sidecar(folder / shard.name)
-    if sidecar is None:
+    if sidecar is None or sidecar.get("sha256") != shard.sha256:
         raise DataError(
-            f"{folder / shard.name} is missing, truncated or without its .json; "
+            f"{folder / shard.name} is missing, truncated or not the one of the index; "
             "run the command that made it again"
         )
     return {

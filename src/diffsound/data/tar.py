@@ -52,7 +52,7 @@ def write_shard(
 
 
 def read_sidecar(path: str | Path) -> dict[str, Any] | None:
-    """The sidecar of a whole shard; None when the shard or the sidecar is missing or does not fit."""
+    """The sidecar of a whole shard; None when shard or sidecar is missing or they do not fit."""
     path = Path(path)
     try:
         info = json.loads(sidecar_path(path).read_text(encoding="utf-8"))

@@ -45,9 +45,7 @@ class TextFeatures:
         )
 
     def to(self, device: torch.device | str) -> TextFeatures:
-        return TextFeatures(
-            self.features.to(device), self.mask.to(device), self.pooled.to(device)
-        )
+        return TextFeatures(self.features.to(device), self.mask.to(device), self.pooled.to(device))
 
     @staticmethod
     def cat(batches: Sequence[TextFeatures]) -> TextFeatures:

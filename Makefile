@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine with Python 3.11+, git and make:
+#   make sound TEXT="a dog barks"     make test
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+TEXT   ?= a dog barks
+OUT    ?= out
+PYTEST_ARGS ?=
+
+.PHONY: sound test lint types check clean
+
+sound: $(VENV)/.core
+	@$(BIN)/diffsound generate "$(TEXT)" --output-dir "$(OUT)" --spectrogram
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+check: lint types test
+
+# torch goes first and pinned: a looser requirement would bring gigabytes of GPU libraries.
+$(VENV)/.core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) install -c constraints.txt -e ".[dev,train,eval,ui,serve,onnx]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,91 @@
+"""`diffsound bundle`: look into models, check them, bring published checkpoints in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffsound.cli.main import fail
+
+app = typer.Typer(help="Inspect, verify and import models.", no_args_is_help=True)
+
+BundleArgument = Annotated[
+    str | None, typer.Argument(help="Bundle folder or hub id; the bundled model by default.")
+]
+
+
+@app.command()
+def inspect(
+    bundle: BundleArgument = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a bundle is made of."""
+    from diffsound.bundle import describe
+
+    description = describe(bundle)
+    if as_json:
+        typer.echo(json.dumps(description, indent=2))
+        return
+    for key, value in description.items():
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        typer.echo(f"{key:>15}  {text}")
+
+
+@app.command()
+def verify(bundle: BundleArgument = None) -> None:
+    """Check every file's checksum and that the stages fit each other."""
+    from diffsound.bundle import resolve
+    from diffsound.bundle import verify as check
+
+    folder = resolve(bundle)
+    problems = check(folder)
+    if problems:
+        fail(f"{folder}: {'; '.join(problems)}")
+    typer.echo(f"{folder}: good")
+
+
+@app.command("import")
+def import_(
+    out: Annotated[Path, typer.Argument(help="Folder of the new bundle.")],
+    decoder: Annotated[Path, typer.Option(help="Published Diffsound or AR checkpoint.")],
+    codec: Annotated[
+        Path | None,
+        typer.Option(help="Published VQ-VAE; the one in the decoder's file if missing."),
+    ] = None,
+    vocoder: Annotated[
+        Path | None, typer.Option(help="Published MelGAN; Griffin-Lim if missing.")
+    ] = None,
+    text_encoder: Annotated[str | None, typer.Option(help="CLIP folder or hub id.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the bundle; the folder's if missing.")
+    ] = None,
+    heads: Annotated[int, typer.Option(help="Attention heads of the decoder.")] = 16,
+    rows: Annotated[int, typer.Option(help="Rows of the token grid (AR only).")] = 5,
+    ema: Annotated[bool, typer.Option(help="Take the averaged weights.")] = True,
+    truncation: Annotated[float, typer.Option(help="Mass kept when sampling.")] = 0.85,
+    half: Annotated[bool, typer.Option("--half", help="Store float16.")] = False,
+) -> None:
+    """Make a bundle from published checkpoints (Diffsound or AR, VQ-VAE, MelGAN)."""
+    import torch
+
+    from diffsound.importing import import_published
+
+    if (out / "config.json").exists():
+        fail(f"{out} already holds a bundle; choose another folder")
+    bundle = import_published(
+        decoder,
+        codec=codec,
+        vocoder=vocoder,
+        text_encoder=text_encoder,
+        name=name or out.name,
+        heads=heads,
+        rows=rows,
+        ema=ema,
+        truncation=truncation,
+    )
+    bundle.save_pretrained(out, torch.float16 if half else torch.float32)
+    counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
+    typer.echo(f"{out}: {counts} parameters")

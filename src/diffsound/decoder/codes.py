@@ -1,0 +1,100 @@
+"""Tokens to vectors and vectors to logits: cell by cell, or a whole column at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from diffsound.decoder.layers import stretch
+
+
+class ColumnEmbedding(nn.Module):
+    """The sum of the rows' embeddings: tokens [B, L', F'] -> [B, L', W].
+
+    Each row has its own `entries` vectors. With a code width they are joined and projected, which
+    is a sum of per-row projections and has far fewer parameters.
+    """
+
+    def __init__(self, rows: int, entries: int, width: int, code_width: int | None) -> None:
+        super().__init__()
+        self.codes = nn.Embedding(rows * entries, code_width or width)
+        self.project = nn.Linear(rows * code_width, width) if code_width else None
+        self.register_buffer("offset", torch.arange(rows) * entries, persistent=False)
+        self.offset: Tensor
+
+    def reset_parameters(self) -> None:
+        """Give the projected sum the spread that a sum of N(0, 0.02) vectors would have."""
+        if self.project is not None:
+            nn.init.normal_(self.project.weight, std=self.codes.embedding_dim**-0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        codes = self.codes(tokens + self.offset)
+        return codes.sum(-2) if self.project is None else self.project(codes.flatten(-2))
+
+
+class ColumnLogits(nn.Module):
+    """One head per row: x [B, L', W] -> logits [B, L', F', K]."""
+
+    def __init__(self, rows: int, codebook_size: int, width: int, code_width: int | None) -> None:
+        super().__init__()
+        self.rows = rows
+        self.project = nn.Linear(width, rows * (code_width or codebook_size))
+        self.codes: nn.Parameter | None = None
+        if code_width:
+            self.codes = nn.Parameter(torch.empty(rows, code_width, codebook_size))
+            self.bias = nn.Parameter(torch.empty(rows, 1, codebook_size))
+
+    def reset_parameters(self) -> None:
+        """Give the logits the spread that one N(0, 0.02) head would have."""
+        if self.codes is not None:
+            nn.init.normal_(self.codes, std=self.codes.shape[1] ** -0.5)
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        projected = self.project(x).unflatten(-1, (self.rows, -1))
+        if self.codes is None:
+            return projected
+        by_row = projected.flatten(0, 1).transpose(0, 1)  # [F', B*L', code width]
+        logits = torch.baddbmm(self.bias.to(by_row.dtype), by_row, self.codes.to(by_row.dtype))
+        return logits.transpose(0, 1).unflatten(0, x.shape[:2])
+
+
+class CellPositions(nn.Module):
+    """Learned positions of a grid's cells: one vector per row and one per column, added.
+
+    The published code indexes the two tables by the time-major sequence as if it were
+    frequency-major; `scrambled` keeps that.
+    """
+
+    def __init__(self, rows: int, columns: int, width: int, scrambled: bool = False) -> None:
+        super().__init__()
+        self.row = nn.Embedding(rows, width)
+        self.column = nn.Embedding(columns, width)
+        self.scrambled = scrambled
+
+    def forward(self, columns: int) -> Tensor:
+        """Positions of a grid of `columns` columns, in sequence order: [columns * F', W]."""
+        row, column = self.row.weight, self.column.weight
+        if self.scrambled:  # sequence place i has row[i // columns] + column[i mod columns]
+            table = (row[:, None] + column[None, :]).flatten(0, 1).unflatten(0, (-1, len(row)))
+        else:
+            table = column[:, None] + row[None, :]
+        return stretch(table, columns).flatten(0, 1)
+
+
+class ColumnPositions(nn.Embedding):
+    """Learned positions, one vector per column."""
+
+    def forward(self, columns: int) -> Tensor:  # type: ignore[override]
+        """Positions of `columns` columns: [columns, W]."""
+        return stretch(self.weight, columns)
+
+
+def init_weights(module: nn.Module) -> None:
+    """N(0, 0.02) for weights and zero biases, as published; for `Module.apply`."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+    if isinstance(module, ColumnEmbedding | ColumnLogits):  # visited after their own parts
+        module.reset_parameters()

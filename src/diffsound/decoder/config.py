@@ -1,0 +1,218 @@
+"""Every constant of the two token decoders, and their presets.
+
+`paper` follows the paper, `official` the published code where the two differ, `small` is what a
+laptop CPU trains and runs, `tiny` is for tests.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from diffsound.config import Config
+
+Activation = Literal["gelu", "gelu2"]
+
+
+class ScheduleConfig(Config):
+    """The forward process (section IV-B; end values of section VII-A).
+
+    gamma_end: γ̄_T, the share of masked tokens at T; only "mask_uniform" has the choice.
+    """
+
+    kind: Literal["linear", "cosine", "official"] = "linear"
+    transition: Literal["uniform", "mask", "mask_uniform"] = "mask_uniform"
+    gamma_end: Annotated[float, Field(gt=0, lt=1)] = 0.9
+
+    @model_validator(mode="after")
+    def _official_is_one_schedule(self) -> Self:
+        if self.kind == "official" and self.transition != "mask_uniform":
+            raise ValueError("the official schedule has the mask_uniform transition only")
+        return self
+
+
+class LossConfig(Config):
+    """What the denoiser learns from (eq. 20 and its published variants).
+
+    variant: "vlb" is the paper's bound; "simplified" is the plain cross-entropy of x0,
+        which has less variance and trains small models faster (no auxiliary term then).
+    auxiliary: λ, the weight of L_x0 (1e-4 in the paper, 5e-4 in the published code).
+    adaptive: weigh L_x0 by 1 + t/T, as published.
+    importance: draw t by its loss history, as published; uniform otherwise.
+    """
+
+    variant: Literal["vlb", "simplified"] = "vlb"
+    auxiliary: Annotated[float, Field(ge=0)] = 1e-4
+    adaptive: bool = False
+    importance: bool = False
+
+
+class TransformerConfig(Config):
+    """The size fields both decoders share.
+
+    rows, columns: the grid the positions are learned on. Fewer columns use the first ones; more
+        columns stretch the learned positions by linear interpolation.
+    position: "cell" makes every cell a position of the sequence (the paper); "column" makes a
+        whole column one position, its rows' embeddings summed, with one output head per row.
+    code_width: with "column", codes live in this many dimensions and are projected to and from
+        the width, which saves most of the parameters of many large codebooks; None: no projection.
+    text_dim: width of the text features that come in.
+    """
+
+    layers: PositiveInt = 19
+    heads: PositiveInt = 16
+    width: PositiveInt = 1024
+    mlp_ratio: PositiveInt = 4
+    activation: Activation = "gelu"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    text_dim: PositiveInt = 512
+    rows: PositiveInt = 5
+    columns: PositiveInt = 53
+    codebook_size: Annotated[int, Field(ge=2)] = 256
+    position: Literal["cell", "column"] = "cell"
+    code_width: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if self.code_width is not None and self.position == "cell":
+            raise ValueError("code_width needs position 'column'")
+        return self
+
+
+class DiffsoundConfig(TransformerConfig):
+    """The discrete-diffusion decoder (section IV).
+
+    position_scheme: "grid" adds one vector per row and one per column; "official" is the published
+        code's assignment, which mixes the two axes up but must be kept for its weights.
+    attend_padding: attend to padded text positions as well, as the published code does.
+    normalise_text: scale every text vector to length 1, as the published code does.
+    pooled_text: add a projection of the pooled text vector to the timestep's conditioning.
+    """
+
+    kind: Literal["diffsound"] = "diffsound"
+    activation: Activation = "gelu2"
+    position_scheme: Literal["grid", "official"] = "grid"
+    timesteps: PositiveInt = 100
+    schedule: ScheduleConfig = ScheduleConfig()
+    loss: LossConfig = LossConfig()
+    attend_padding: bool = False
+    normalise_text: bool = False
+    pooled_text: bool = False
+
+    @model_validator(mode="after")
+    def _official_positions_are_cells(self) -> Self:
+        if self.position_scheme == "official" and self.position == "column":
+            raise ValueError("position_scheme 'official' needs position 'cell'")
+        return self
+
+    @classmethod
+    def paper(cls) -> Self:
+        """Section VII-A: 19 layers, 16 heads, 1024 wide, K 256, 5x53 tokens, T 100, CLIP."""
+        return cls(normalise_text=True)
+
+    @classmethod
+    def official(cls) -> Self:
+        """The published code: its schedule, loss, position scheme and unmasked text."""
+        return cls(
+            position_scheme="official",
+            attend_padding=True,
+            normalise_text=True,
+            schedule=ScheduleConfig(kind="official"),
+            loss=LossConfig(auxiliary=5e-4, adaptive=True, importance=True),
+        )
+
+    @classmethod
+    def small(
+        cls, rows: int = 16, codebook_size: int = 512, text_dim: int = 384, columns: int = 216
+    ) -> Self:
+        """At most 15 M parameters; one position per column, so that ten seconds are ~216."""
+        return cls(
+            **_small_size(rows, codebook_size, text_dim, columns),
+            pooled_text=True,
+            loss=LossConfig(variant="simplified"),
+        )
+
+    @classmethod
+    def tiny(cls, rows: int = 2, codebook_size: int = 8, text_dim: int = 16) -> Self:
+        """For tests: a few thousand parameters."""
+        return cls(**_tiny_size(rows, codebook_size, text_dim), timesteps=10)
+
+
+class ARConfig(TransformerConfig):
+    """The autoregressive decoder (section III-C).
+
+    condition: "tokens" puts every text vector, through one dense layer, before the sequence;
+        "pooled" only the pooled one, as the published code does.
+    position_scheme: "grid" adds one vector per row and one per column; "official" has one per
+        place in the sequence, the condition's included.
+    """
+
+    kind: Literal["ar"] = "ar"
+    condition: Literal["tokens", "pooled"] = "tokens"
+    position_scheme: Literal["grid", "official"] = "grid"
+    normalise_text: bool = False
+
+    @model_validator(mode="after")
+    def _official_positions_are_cells(self) -> Self:
+        if self.position_scheme == "official" and (
+            self.position == "column" or self.condition == "tokens"
+        ):
+            raise ValueError(
+                "position_scheme 'official' needs position 'cell' and condition 'pooled'"
+            )
+        return self
+
+    @classmethod
+    def paper(cls) -> Self:
+        """Section VII-A: the size of Diffsound, text features through one dense layer."""
+        return cls()
+
+    @classmethod
+    def official(cls) -> Self:
+        """The published code: one projected sentence vector in front."""
+        return cls(condition="pooled", position_scheme="official")
+
+    @classmethod
+    def small(
+        cls, rows: int = 16, codebook_size: int = 512, text_dim: int = 384, columns: int = 216
+    ) -> Self:
+        """About the size of Diffsound's `small`."""
+        return cls(**_small_size(rows, codebook_size, text_dim, columns) | {"layers": 10})
+
+    @classmethod
+    def tiny(cls, rows: int = 2, codebook_size: int = 8, text_dim: int = 16) -> Self:
+        """For tests: a few thousand parameters."""
+        return cls(**_tiny_size(rows, codebook_size, text_dim))
+
+
+DecoderConfig = Annotated[DiffsoundConfig | ARConfig, Field(discriminator="kind")]
+
+
+def _small_size(rows: int, codebook_size: int, text_dim: int, columns: int) -> dict[str, Any]:
+    # Chosen for 25 guided steps of ten seconds in about a second on two cores: see benchmarks/.
+    return {
+        "layers": 6,
+        "heads": 5,
+        "width": 320,
+        "text_dim": text_dim,
+        "rows": rows,
+        "columns": columns,
+        "codebook_size": codebook_size,
+        "position": "column",
+        "code_width": 64,
+    }
+
+
+def _tiny_size(rows: int, codebook_size: int, text_dim: int) -> dict[str, Any]:
+    return {
+        "layers": 2,
+        "heads": 2,
+        "width": 32,
+        "text_dim": text_dim,
+        "rows": rows,
+        "columns": 6,
+        "codebook_size": codebook_size,
+    }

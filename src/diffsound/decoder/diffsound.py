@@ -1,0 +1,126 @@
+"""Diffsound, the discrete-diffusion token decoder (section IV): loss and generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from diffsound.decoder.config import DiffsoundConfig
+from diffsound.decoder.contract import DecoderLoss, Known, SamplingSettings, StepCallback
+from diffsound.decoder.diffusion.forward import sample_xt
+from diffsound.decoder.diffusion.importance import ImportanceSampler
+from diffsound.decoder.diffusion.loss import diffusion_loss, simplified_loss
+from diffsound.decoder.diffusion.official import official_schedule
+from diffsound.decoder.diffusion.schedule import Schedule, cosine_schedule, linear_schedule
+from diffsound.decoder.request import check_request
+from diffsound.decoder.sampling import Predictor, check_sampling, sample
+from diffsound.decoder.transformer import DenoisingTransformer
+from diffsound.text.features import TextFeatures
+
+_DEFAULT = SamplingSettings()
+
+
+class Diffsound(nn.Module):
+    """Text to tokens by denoising all cells at once; keeps `contract.TokenDecoder`."""
+
+    def __init__(self, config: DiffsoundConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.rows = config.rows
+        self.codebook_size = config.codebook_size
+        self.text_dim = config.text_dim
+        self.schedule = build_schedule(config)
+        self.transformer = DenoisingTransformer(config)
+        self.times = ImportanceSampler(config.timesteps) if config.loss.importance else None
+
+    def forward(self, tokens: Tensor, t: Tensor, text: TextFeatures) -> Tensor:
+        """Logits of x0 [B, F', L', K] from x_t [B, F', L'] at times t [B]."""
+        context = self.transformer.read_text(text)
+        return self.transformer(tokens, self.transformer.modulations(t, context.pooled), context)
+
+    def loss(
+        self, tokens: Tensor, text: TextFeatures, generator: torch.Generator | None = None
+    ) -> DecoderLoss:
+        """Eq. 25 (or its simplified form) of clean tokens [B, F', L'], in nats per token."""
+        t, probability = self._draw_times(len(tokens), generator)
+        noisy = sample_xt(tokens, t, self.schedule, generator)
+        t = t.to(tokens.device)
+        logits = self(noisy, t, text)
+        settings = self.config.loss
+        if settings.variant == "simplified":
+            per_item = simplified_loss(logits, tokens, noisy, self.schedule)
+            return DecoderLoss(per_item.mean(), per_item.detach())
+        terms = diffusion_loss(
+            logits,
+            tokens,
+            noisy,
+            t,
+            self.schedule,
+            auxiliary_weight=settings.auxiliary,
+            adaptive=settings.adaptive,
+            t_probability=probability,
+        )
+        if self.times is not None and self.training:
+            self.times.update(t, terms.kl * tokens[0].numel())
+        return DecoderLoss(
+            terms.loss.mean(),
+            terms.loss.detach(),
+            {"kl": terms.kl.mean(), "x0_nll": terms.x0_nll.mean()},
+        )
+
+    def _draw_times(
+        self, batch: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Times [B] on the CPU, and their probabilities when they are not uniform."""
+        if self.times is not None and self.training:
+            return self.times.draw(batch, generator)
+        # One uniform draw shifts an even grid over 1..T: every item's time is uniform, as in the
+        # paper, but a batch covers all times, which takes most of the noise out of the loss.
+        place = (torch.rand(1, generator=generator) + torch.arange(batch) / batch) % 1
+        return 1 + (place * self.config.timesteps).long().clamp(max=self.config.timesteps - 1), None
+
+    @torch.no_grad()
+    def generate(
+        self,
+        text: TextFeatures,
+        grid: tuple[int, int],
+        generators: Sequence[torch.Generator],
+        settings: SamplingSettings = _DEFAULT,
+        *,
+        negative: TextFeatures | None = None,
+        known: Known | None = None,
+        callback: StepCallback | None = None,
+    ) -> Tensor:
+        """Draw tokens [B, F', L']; see the contract."""
+        check_request(
+            rows=self.rows,
+            codebook_size=self.codebook_size,
+            text_dim=self.text_dim,
+            text=text,
+            grid=grid,
+            generators=generators,
+            settings=settings,
+            negative=negative,
+            known=known,
+        )
+        check_sampling(self.config, settings, known)
+        was_training = self.training
+        self.eval()
+        try:
+            predictor = Predictor(self.transformer, text, negative, settings.guidance_scale)
+            return sample(
+                predictor, self.schedule, (len(text), *grid), generators, settings, known, callback
+            )
+        finally:
+            self.train(was_training)
+
+
+def build_schedule(config: DiffsoundConfig) -> Schedule:
+    """The forward process of a config."""
+    settings = config.schedule
+    if settings.kind == "official":
+        return official_schedule(config.timesteps, config.codebook_size)
+    build = linear_schedule if settings.kind == "linear" else cosine_schedule
+    return build(config.timesteps, config.codebook_size, settings.transition, settings.gamma_end)

@@ -1,0 +1,99 @@
+"""Training losses in nats per token: the variational bound, its auxiliary term, a simpler one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, log_softmax
+
+from diffsound.decoder.diffusion.posterior import log_reverse_probs, posterior
+from diffsound.decoder.diffusion.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Per item [B], in nats per token.
+
+    loss: to differentiate; an unbiased estimate of eq. 25 without its constant L_T.
+    kl: D_KL(q(x_{t−1}|x_t,x_0) ‖ p(x_{t−1}|x_t)) of the one drawn t, detached.
+    x0_nll: −log p(x_0|x_t) of the one drawn t (eq. 24), detached.
+    """
+
+    loss: Tensor
+    kl: Tensor
+    x0_nll: Tensor
+
+
+def diffusion_loss(
+    logits: Tensor,
+    x0: Tensor,
+    xt: Tensor,
+    t: Tensor,
+    schedule: Schedule,
+    *,
+    auxiliary_weight: float = 1e-4,
+    adaptive: bool = False,
+    t_probability: Tensor | None = None,
+) -> LossTerms:
+    """L_vlb + λ L_x0 (eq. 22–25) of clean tokens x0 [B, ...], noised to xt at times t [B].
+
+    logits: [B, ..., K], the network's prediction of x0 from xt. auxiliary_weight: λ, 1e-4 in the
+    paper and 5e-4 in the published code, which also grows it over time (`adaptive`: by 1 + index/T
+    with the index t − 1). t_probability: [B], with what probability each t was drawn; None means
+    uniformly. The sum over t is estimated by one t, divided by its probability.
+    """
+    log_p = log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+    x0_nll = _mean(-log_p.gather(-1, x0.unsqueeze(-1)).squeeze(-1))
+    kl = _mean(_kl(log_p, x0, xt, t, schedule))
+    weight = torch.full_like(kl, auxiliary_weight)
+    if adaptive:
+        weight = weight * (1 + (t - 1).to(weight) / schedule.steps)
+    if t_probability is None:
+        times = torch.full_like(kl, schedule.steps)
+    else:
+        times = 1 / t_probability.to(kl)
+    return LossTerms((kl + weight * x0_nll) * times, kl.detach(), x0_nll.detach())
+
+
+def _kl(log_p: Tensor, x0: Tensor, xt: Tensor, t: Tensor, schedule: Schedule) -> Tensor:
+    """D_KL(q(x_{t−1}|x_t,x_0) ‖ p(x_{t−1}|x_t)) per cell [B, ...].
+
+    At t = 1 the posterior is certain of x_0, so this is the negative log-likelihood of x_0 under
+    p(x_0|x_1): the first term of the bound needs no case of its own.
+    """
+    true = posterior(x0, xt, t, t - 1, schedule, log_p.dtype)
+    predicted = log_reverse_probs(log_p, xt, t, t - 1, schedule)
+    return (torch.xlogy(true, true) - true * predicted).sum(-1)
+
+
+def simplified_loss(logits: Tensor, x0: Tensor, xt: Tensor, schedule: Schedule) -> Tensor:
+    """Cross-entropy of x0 [B, ...] on the cells the network has to guess; per item [B].
+
+    The bound without its weights per t, which trains small networks faster. The mask matrix asks
+    about masked cells only (a visible token is right); with uniform noise any token may be wrong,
+    so every cell counts. The mean is over the cells that count (0 if there are none).
+    """
+    nll = cross_entropy(logits.movedim(-1, 1).float(), x0, reduction="none")
+    if schedule.transition != "mask":
+        return _mean(nll)
+    guessed = (xt == schedule.mask_index).to(nll)
+    return (nll * guessed).flatten(1).sum(1) / guessed.flatten(1).sum(1).clamp_min(1)
+
+
+def prior_kl(schedule: Schedule) -> float:
+    """L_T = D_KL(q(x_T|x_0) ‖ p(x_T)) per token (eq. 22): constant, and 0 for exact ends."""
+    stay, uniform, masked = (float(value) for value in schedule.cumulative(schedule.steps))
+    if masked == 1:
+        return 0.0
+    rest = (1 - masked) / schedule.codebook_size
+    others = (schedule.codebook_size - 1) * uniform
+    kl = (stay + uniform) * math.log((stay + uniform) / rest)
+    return kl + (others * math.log(uniform / rest) if others > 0 else 0.0)
+
+
+def _mean(values: Tensor) -> Tensor:
+    """Mean over all but the first axis."""
+    return values.flatten(1).mean(1)

@@ -1,0 +1,174 @@
+"""One generation by Diffsound: the network as a sampler's logits function, and its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from diffsound.decoder.config import DiffsoundConfig
+from diffsound.decoder.contract import Known, SamplerName, SamplingSettings, StepCallback
+from diffsound.decoder.diffusion import samplers
+from diffsound.decoder.diffusion.filtering import guide
+from diffsound.decoder.diffusion.forward import sample_stationary, sample_xt
+from diffsound.decoder.diffusion.official import official_timesteps
+from diffsound.decoder.diffusion.schedule import Schedule
+from diffsound.decoder.request import split_items
+from diffsound.decoder.transformer import DenoisingTransformer
+from diffsound.errors import InputError
+from diffsound.text.features import TextFeatures
+
+
+class Predictor:
+    """`predict(tokens, t) -> logits` for fixed texts, guidance included.
+
+    The texts' keys and values are computed when it is made, the timesteps' scales and shifts by
+    `prepare`; a step then costs what depends on the tokens only.
+    """
+
+    def __init__(
+        self,
+        transformer: DenoisingTransformer,
+        text: TextFeatures,
+        negative: TextFeatures | None,
+        guidance_scale: float,
+    ) -> None:
+        self.transformer = transformer
+        self.guidance_scale = guidance_scale
+        self.device = next(transformer.parameters()).device
+        self.parts = [
+            (items, transformer.read_text(texts))
+            for items, texts in split_items(
+                text,
+                negative if self.guided else None,
+                self.device,
+                trim=not transformer.config.attend_padding,
+            )
+        ]
+        self.places: dict[int, int] = {}
+        self.modulations: list[tuple[Tensor, ...]] = []
+
+    @property
+    def guided(self) -> bool:
+        return self.guidance_scale != 1
+
+    def prepare(self, times: Iterable[int]) -> None:
+        """Compute the scales and shifts of these times, for all blocks and texts at once."""
+        self.places = {t: place for place, t in enumerate(times)}
+        t = torch.tensor(list(self.places), device=self.device)[:, None]
+        if self.transformer.pooled is None:  # then they are the same for every text
+            self.modulations = [self.transformer.modulations(t, None)] * len(self.parts)
+        else:
+            self.modulations = [
+                self.transformer.modulations(t.expand(-1, len(context.pooled)), context.pooled)
+                for _, context in self.parts
+                if context.pooled is not None
+            ]
+
+    def __call__(self, tokens: Tensor, t: int) -> Tensor:
+        """tokens [B, F', L'] at time t -> logits [B, F', L', K]."""
+        place = self.places[t]
+        logits = []
+        for (items, context), modulations in zip(self.parts, self.modulations, strict=True):
+            part = tokens[items]
+            both = torch.cat((part, part)) if self.guided else part
+            out = self.transformer(both, tuple(m[place] for m in modulations), context)
+            logits.append(guide(*out.chunk(2), self.guidance_scale) if self.guided else out)
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+
+def check_sampling(
+    config: DiffsoundConfig, settings: SamplingSettings, known: Known | None
+) -> None:
+    """Refuse what Diffsound's samplers cannot do, in one line."""
+    names, steps = get_args(SamplerName), config.timesteps
+    if settings.sampler not in names:
+        raise InputError(f"unknown sampler '{settings.sampler}'; choose one of {', '.join(names)}")
+    if settings.num_inference_steps is not None and settings.stride is not None:
+        raise InputError("give num_inference_steps or stride, not both")
+    for name, value in (
+        ("num_inference_steps", settings.num_inference_steps),
+        ("stride", settings.stride),
+        ("start_step", known.start_step if known else None),
+    ):
+        if value is not None and not 1 <= value <= steps:
+            raise InputError(f"{name} must lie in 1..{steps} for this model, not {value}")
+    if settings.remask and settings.sampler != "confidence":
+        raise InputError("remask works with the sampler 'confidence' only")
+    if settings.sampler == "confidence":
+        if config.schedule.transition == "uniform":
+            raise InputError("the sampler 'confidence' needs a model trained with a mask")
+        if known is not None and len(set(known.keep.flatten(1).sum(1).tolist())) > 1:
+            raise InputError("the sampler 'confidence' needs equally many kept cells in every item")
+    if settings.sampler == "official":
+        if config.schedule.transition != "mask_uniform":
+            raise InputError("the sampler 'official' needs a model trained with mask_uniform")
+        if settings.num_inference_steps not in (None, steps):
+            raise InputError("the sampler 'official' takes a stride, not num_inference_steps")
+        if settings.temperature != 1 or settings.top_k is not None:
+            raise InputError("the sampler 'official' takes truncation, not temperature or top_k")
+
+
+def sample(
+    predict: Predictor,
+    schedule: Schedule,
+    shape: tuple[int, int, int],
+    generators: Sequence[torch.Generator],
+    settings: SamplingSettings,
+    known: Known | None,
+    callback: StepCallback | None,
+) -> Tensor:
+    """Run the chosen sampler for tokens of `shape` [B, F', L']."""
+    first = schedule.steps
+    shared: dict[str, Any] = {"truncation": settings.truncation, "callback": callback}
+    if known is not None:
+        known = Known(
+            known.tokens.to(predict.device), known.keep.to(predict.device), known.start_step
+        )
+        first = known.start_step or first
+        shared |= {"known": known.tokens, "keep": known.keep}
+    start = _start(settings.sampler, schedule, shape, generators, known, predict.device)
+
+    if settings.sampler == "official":
+        stride = settings.stride or 1
+        predict.prepare(t for t, _ in official_timesteps(first, stride))
+        return samplers.official(
+            predict, schedule, start, generators, stride=stride, start_step=first, **shared
+        )
+    shared |= {"temperature": settings.temperature, "top_k": settings.top_k}
+    evaluations = settings.num_inference_steps
+    chain = samplers.timesteps_for(
+        schedule.steps,
+        num_steps=None if evaluations is None else min(evaluations, first),
+        stride=settings.stride,
+        start=first,
+    )
+    if settings.sampler == "confidence":
+        # It picks its times by the share of masks left: any of them may come.
+        predict.prepare(range(1, schedule.steps + 1))
+        return samplers.confidence(
+            predict, schedule, start, len(chain) - 1, generators, remask=settings.remask, **shared
+        )
+    predict.prepare(chain[:-1])
+    return samplers.ancestral(predict, schedule, start, chain, generators, **shared)
+
+
+def _start(
+    sampler: SamplerName,
+    schedule: Schedule,
+    shape: tuple[int, int, int],
+    generators: Sequence[torch.Generator],
+    known: Known | None,
+    device: torch.device,
+) -> Tensor:
+    """What the free cells hold before the first step."""
+    if known is not None and known.start_step is not None:
+        if sampler == "confidence":
+            lost = 1 - float(schedule.stay[known.start_step])
+            return samplers.mask_share(known.tokens, lost, generators, schedule, known.keep)
+        return sample_xt(known.tokens, known.start_step, schedule, generators)
+    if sampler == "ancestral":
+        return sample_stationary(shape, schedule, generators, device)
+    return torch.full(shape, schedule.mask_index, device=device)

@@ -1,0 +1,318 @@
+"""Text to sound: the four stages in a row.
+
+    sounds = TextToSound.from_pretrained()("a dog barks", duration=4, seed=7)
+    sounds[0].save("dog.wav")
+
+Every sound is reproducible on its own: candidate i of a call with seed s is what a call with
+seed s + i makes, whichever prompts and candidates run beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffsound.bundle import Bundle
+from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
+from diffsound.editing import Clip, Edit, extend, inpaint, vary
+from diffsound.errors import InputError
+from diffsound.sound import Sound
+from diffsound.text.clean import clean_prompt
+from diffsound.text.features import TextFeatures
+
+MIN_DURATION, MAX_DURATION = 0.5, 30.0
+MAX_CANDIDATES = 100
+MAX_SEED = 2**63 - 1
+SHORT_SEEDS = 2**32  # seeds we draw ourselves stay short enough to be read aloud
+SETTING_NAMES = tuple(SamplingSettings.__dataclass_fields__)
+
+# Called after every sampling step with the share of the whole call that is done (0 to 1) and the
+# current tokens [B, F', L'] of the micro-batch at work.
+ProgressCallback = Callable[[float, Tensor], None]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One sound to be made: a prompt with its own seed."""
+
+    prompt: str
+    seed: int
+
+
+class TextToSound:
+    """A loaded bundle, ready to make and edit sounds."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: torch.device | str = "cpu",
+        max_batch_seconds: float = 60.0,
+    ) -> None:
+        """max_batch_seconds bounds memory: candidates run in micro-batches of so much sound."""
+        if max_batch_seconds <= 0:
+            raise InputError("max_batch_seconds must be more than 0")
+        self.bundle = bundle
+        self.device = torch.device(device)
+        self.max_batch_seconds = max_batch_seconds
+        for stage in (bundle.codec, bundle.decoder, bundle.vocoder):
+            stage.to(self.device)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path | None = None, **options: Any) -> TextToSound:
+        """From a folder, a hub id, or (None) the bundle that ships with the package."""
+        return cls(Bundle.from_pretrained(source), **options)
+
+    @property
+    def sample_rate(self) -> int:
+        return self.bundle.config.codec.mel.sample_rate
+
+    def __call__(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        duration: float | None = None,
+        negative_prompt: str | None = None,
+        num_candidates: int = 1,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+        callback: ProgressCallback | None = None,
+        **sampling: Any,
+    ) -> list[Sound]:
+        """Make `num_candidates` sounds for each prompt, prompt by prompt.
+
+        duration: seconds, 0.5 to 30. seed: reproduces the result; drawn from `generator`, or at
+        random, when missing. sampling: fields of SamplingSettings (`num_inference_steps`,
+        `guidance_scale`, `sampler`, `temperature`, `top_k`, `truncation`, …) that replace the
+        bundle's defaults.
+        """
+        seconds = self._check_duration(duration)
+        return self._run(
+            _jobs(prompt, num_candidates, seed, generator),
+            round(seconds * self.sample_rate),
+            self.sampling_settings(**sampling),
+            negative_prompt,
+            record={"duration": seconds},
+            callback=callback,
+        )
+
+    def inpaint(
+        self,
+        source: Clip,
+        prompt: str,
+        start: float,
+        end: float,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        **options: Any,
+    ) -> list[Sound]:
+        """Make the seconds from `start` to `end` anew; the rest stays the original recording.
+
+        low, high: limit the change to these frequencies in Hz.
+        options: as in a plain call (`seed`, `num_candidates`, `num_inference_steps`, …).
+        """
+        return self._edit(inpaint(self, source, start, end, low, high), prompt, **options)
+
+    def extend(self, source: Clip, prompt: str, seconds: float, **options: Any) -> list[Sound]:
+        """Continue a clip for so many seconds; the clip itself stays as it was."""
+        return self._edit(extend(self, source, seconds), prompt, **options)
+
+    def vary(self, source: Clip, prompt: str, strength: float = 0.5, **options: Any) -> list[Sound]:
+        """Another take of a clip: re-noised to step strength·T and denoised again."""
+        return self._edit(vary(self, source, strength), prompt, **options)
+
+    def _edit(
+        self,
+        edit: Edit,
+        prompt: str,
+        *,
+        negative_prompt: str | None = None,
+        num_candidates: int = 1,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+        callback: ProgressCallback | None = None,
+        **sampling: Any,
+    ) -> list[Sound]:
+        jobs = _jobs(prompt, num_candidates, seed, generator)
+        return self._run(
+            jobs,
+            edit.samples,
+            self.sampling_settings(**sampling),
+            negative_prompt,
+            record=dict(edit.record),
+            edit=edit,
+            callback=callback,
+        )
+
+    def _run(
+        self,
+        jobs: Sequence[_Job],
+        samples: int,
+        settings: SamplingSettings,
+        negative_prompt: str | None,
+        *,
+        record: dict[str, Any],
+        edit: Edit | None = None,
+        callback: ProgressCallback | None = None,
+    ) -> list[Sound]:
+        """Make every job's sound, micro-batch by micro-batch."""
+        avoid = "" if not (negative_prompt or "").strip() else clean_prompt(negative_prompt or "")
+        record = _record(self.bundle.config.name, avoid, settings) | record
+        grid = (self.bundle.codec.rows, self.columns(samples))
+        size = self._micro_batch(grid[1])
+        sounds: list[Sound] = []
+        for start in range(0, len(jobs), size):
+            batch = jobs[start : start + size]
+
+            def on_step(
+                done: int, total: int, tokens: Tensor, start: int = start, count: int = len(batch)
+            ) -> None:
+                if callback is not None:
+                    callback((start + count * done / total) / len(jobs), tokens)
+
+            known = None if edit is None else edit.known(len(batch))
+            tokens = self._draw(batch, grid, settings, avoid, known, on_step)
+            mels, waves = self.render(tokens)
+            for job, cells, mel, wave in zip(batch, tokens, mels, waves, strict=True):
+                wave = fade_edges(wave[:samples], self.sample_rate)
+                sounds.append(
+                    Sound(
+                        wave=(wave if edit is None else edit.join(wave)).cpu().numpy(),
+                        sample_rate=self.sample_rate,
+                        mel=mel.cpu().numpy(),
+                        tokens=cells.cpu().numpy(),
+                        prompt=job.prompt,
+                        seed=job.seed,
+                        settings=record,
+                    )
+                )
+        return sounds
+
+    def sampling_settings(self, **changes: Any) -> SamplingSettings:
+        """The bundle's defaults with `changes` on top; an unknown name is refused."""
+        defaults = self.bundle.config.defaults
+        values = {name: getattr(defaults, name, None) for name in SETTING_NAMES}
+        for name, value in changes.items():
+            if name not in values:
+                raise InputError(f"unknown setting '{name}'; there are: {', '.join(SETTING_NAMES)}")
+            values[name] = value
+        if changes.get("stride") is not None and "num_inference_steps" not in changes:
+            values["num_inference_steps"] = None
+        return SamplingSettings(**values)
+
+    @torch.inference_mode()
+    def _draw(
+        self,
+        jobs: Sequence[_Job],
+        grid: tuple[int, int],
+        settings: SamplingSettings,
+        avoid: str,
+        known: Known | None,
+        on_step: StepCallback,
+    ) -> Tensor:
+        """Tokens [B, F', L'] for the jobs."""
+        text = self._encode_text([job.prompt for job in jobs])
+        negative = None
+        if settings.guidance_scale != 1.0:
+            negative = self._encode_text([avoid]).repeat(len(jobs))
+        generators = [torch.Generator().manual_seed(job.seed) for job in jobs]
+        return self.bundle.decoder.generate(
+            text, grid, generators, settings, negative=negative, known=known, callback=on_step
+        )
+
+    def _encode_text(self, texts: list[str]) -> TextFeatures:
+        return self.bundle.text_encoder(texts).to(self.device)
+
+    @torch.inference_mode()
+    def render(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1], wave [B, L·hop]."""
+        mel = self.bundle.codec.decode(tokens.to(self.device)).clamp(0.0, 1.0)
+        return mel.float(), self.bundle.vocoder(mel).float()
+
+    @torch.inference_mode()
+    def tokenize(self, wave: Tensor) -> Tensor:
+        """wave [samples] -> tokens [F', L'], L' = `columns(samples)`."""
+        mel_config = self.bundle.config.codec.mel
+        frames = self.columns(len(wave)) * self.bundle.codec.time_stride
+        padded = torch.nn.functional.pad(wave, (0, frames * mel_config.hop_length - len(wave)))
+        # The centred transform gives one frame more than hops; the grid has no column for it.
+        mel = self.bundle.mel_front_end(padded[None])[:, :, :frames]
+        return self.bundle.codec.encode(mel.to(self.device))[0]
+
+    def _check_duration(self, duration: float | None) -> float:
+        seconds = self.bundle.config.defaults.duration if duration is None else duration
+        if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+            raise InputError(f"duration must be a number of seconds, not {seconds!r}")
+        if not MIN_DURATION <= seconds <= MAX_DURATION:
+            raise InputError(
+                f"duration must be from {MIN_DURATION} to {MAX_DURATION:.0f} s, not {seconds}"
+            )
+        return float(seconds)
+
+    def columns(self, samples: int) -> int:
+        """Columns L' of the grid that cover so many samples."""
+        hop = self.bundle.config.codec.mel.hop_length
+        return math.ceil(samples / (hop * self.bundle.codec.time_stride))
+
+    def _micro_batch(self, columns: int) -> int:
+        hop = self.bundle.config.codec.mel.hop_length
+        seconds = columns * self.bundle.codec.time_stride * hop / self.sample_rate
+        return max(1, int(self.max_batch_seconds / seconds))
+
+
+def fade_edges(wave: Tensor, sample_rate: int, seconds: float = 0.004) -> Tensor:
+    """Fade both ends over a few milliseconds, so that a cut never clicks."""
+    length = min(round(seconds * sample_rate), len(wave) // 2)
+    if length == 0:
+        return wave
+    ramp = torch.linspace(0.0, 1.0, length, device=wave.device)
+    faded = wave.clone()
+    faded[:length] *= ramp
+    faded[-length:] *= ramp.flip(0)
+    return faded
+
+
+def _jobs(
+    prompt: str | Sequence[str],
+    num_candidates: int,
+    seed: int | None,
+    generator: torch.Generator | None,
+) -> list[_Job]:
+    """Every prompt with its candidates' seeds, checked."""
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    if not prompts:
+        raise InputError("give at least one prompt")
+    if not 1 <= num_candidates <= MAX_CANDIDATES:
+        raise InputError(f"num_candidates must be from 1 to {MAX_CANDIDATES}, not {num_candidates}")
+    first = _check_seed(seed, generator)
+    return [
+        _Job(text, (first + i) % (MAX_SEED + 1))
+        for text in map(clean_prompt, prompts)
+        for i in range(num_candidates)
+    ]
+
+
+def _check_seed(seed: int | None, generator: torch.Generator | None) -> int:
+    if seed is not None and generator is not None:
+        raise InputError("give a seed or a generator, not both")
+    if generator is not None:
+        return int(torch.randint(SHORT_SEEDS, (), generator=generator))
+    if seed is None:
+        return secrets.randbelow(SHORT_SEEDS)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed must be a whole number from 0 to {MAX_SEED}, not {seed!r}")
+    return seed
+
+
+def _record(bundle: str, avoid: str, settings: SamplingSettings) -> dict[str, Any]:
+    """What, with prompt and seed, makes a sound again."""
+    record = {"bundle": bundle, "negative_prompt": avoid or None} | asdict(settings)
+    return {name: value for name, value in record.items() if value is not None}

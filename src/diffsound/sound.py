@@ -1,0 +1,100 @@
+"""A generated sound: the wave, what it was made from, and how to make it again."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True)
+class Sound:
+    """One clip.
+
+    wave: [samples] float32 mono; mel: [n_mels, L]; tokens: [F', L'].
+    settings: every argument that, with prompt and seed, makes this sound again.
+    score: how well it fits the prompt, when candidates were ranked.
+    coverage: what the model knows of such prompts, when the bundle can tell.
+    """
+
+    wave: np.ndarray
+    sample_rate: int
+    mel: np.ndarray
+    tokens: np.ndarray
+    prompt: str
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    score: float | None = None
+    coverage: Mapping[str, Any] | None = None
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return len(self.wave) / self.sample_rate
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Prompt, seed and settings: what `save` puts into the file."""
+        return {"prompt": self.prompt, "seed": self.seed, **self.settings}
+
+    def save(
+        self, path: str | Path, *, loudness: float | None = None, overwrite: bool = True
+    ) -> Path:
+        """Write WAV, FLAC, OGG or MP3 by the extension, with the metadata as the file's comment.
+
+        loudness: target in LUFS; the result never clips, whatever is asked.
+        """
+        from diffsound.audio.io import write_audio
+
+        path = Path(path)
+        write_audio(
+            path,
+            self.wave,
+            self.sample_rate,
+            loudness=loudness,
+            metadata={"diffsound": json.dumps(self.metadata, ensure_ascii=False)},
+            overwrite=overwrite,
+        )
+        return path
+
+    def spectrogram(self) -> Image:
+        """The mel-spectrogram as a picture."""
+        from diffsound.audio.spectrogram import spectrogram_image
+
+        return spectrogram_image(self.mel)
+
+    def save_spectrogram(self, path: str | Path) -> Path:
+        """Write the mel-spectrogram as a PNG."""
+        from diffsound.files import atomic_write
+
+        path = Path(path)
+        with atomic_write(path) as temporary:
+            self.spectrogram().save(temporary, format="PNG")
+        return path
+
+    def _repr_html_(self) -> str:
+        """A player and the spectrogram, for notebooks."""
+        import soundfile
+
+        audio, picture = io.BytesIO(), io.BytesIO()
+        soundfile.write(audio, self.wave, self.sample_rate, format="WAV", subtype="PCM_16")
+        self.spectrogram().save(picture, format="PNG")
+        return (
+            f"<figure><figcaption>{html.escape(self.prompt)} (seed {self.seed})</figcaption>"
+            f'<img alt="spectrogram" src="data:image/png;base64,{_base64(picture)}"><br>'
+            f'<audio controls src="data:audio/wav;base64,{_base64(audio)}"></audio></figure>'
+        )
+
+
+def _base64(stream: io.BytesIO) -> str:
+    return base64.b64encode(stream.getvalue()).decode("ascii")

@@ -1,0 +1,264 @@
+"""Frozen text encoders (section III-A): MiniLM, CLIP's text tower, BERT.
+
+All of them keep the contract `TextEncoder`: features per token, a mask, one pooled vector per text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from diffsound.errors import BundleError, ConfigError, InputError
+from diffsound.text.bert import Bert
+from diffsound.text.config import TextEncoderConfig
+from diffsound.text.features import TextFeatures
+from diffsound.text.mbtg import MASK
+from diffsound.text.resolve import file_hash, find_folder, weight_file
+
+# CLIP was never shown a mask. One character of its byte alphabet is a single token of every CLIP
+# vocabulary, and '*' is what the field uses as a word without a meaning of its own.
+CLIP_MASK = "*"
+
+# A matrix product may round a row differently when more rows come along. One text at a time on the
+# CPU makes a prompt's features the same bits alone and in a batch, and costs little there; a GPU
+# needs the batch.
+_CPU_BATCH, _GPU_BATCH = 1, 64
+
+
+def load_text_encoder(
+    config: TextEncoderConfig, device: torch.device | str = "cpu"
+) -> FrozenTextEncoder:
+    """Build the encoder `config` asks for, frozen, on `device`."""
+    folder = find_folder(config)
+    try:
+        return _ENCODERS[config.kind](config, folder, torch.device(device))
+    except (BundleError, ConfigError):
+        raise
+    # A damaged folder surfaces as anything from KeyError to a Rust error of `tokenizers`.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BundleError(
+            f"the folder {folder} cannot be loaded as a {config.kind} text encoder: {reason}"
+        ) from error
+
+
+class FrozenTextEncoder(ABC):
+    """What the encoders share: tokens in, batching, padding, masking, the fingerprint."""
+
+    mask_text: str
+    """What stands for [MASK] in this encoder's vocabulary."""
+
+    def __init__(self, config: TextEncoderConfig, folder: Path, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.batch_size = _CPU_BATCH if device.type == "cpu" else _GPU_BATCH
+        self._folder = folder
+        self._specials: list[str] = []
+        self._load(folder)
+
+    @abstractmethod
+    def _load(self, folder: Path) -> None:
+        """Read tokenizer and network; set mask_text and _specials."""
+
+    @abstractmethod
+    def _tokenise(self, text: str) -> list[int]:
+        """Ids of the whole text, start and end tokens included, however long."""
+
+    @abstractmethod
+    def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """ids and mask [B, S] -> token vectors [B, S, D] and pooled vectors [B, D]."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """D, the width of the features."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything the features depend on: weights, vocabulary, reading; never of the path."""
+        reading = self.config.model_dump(exclude={"name", "max_length", "pool"})
+        reading |= {"max_length": self.config.length, "pool": self.config.pooling}
+        reading["weights"] = file_hash(weight_file(self._folder))
+        reading["tokenizer"] = {
+            name: file_hash(self._folder / name)
+            for name in ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt")
+            if (self._folder / name).is_file()
+        }
+        text = json.dumps(reading, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def __call__(self, texts: Sequence[str]) -> TextFeatures:
+        """Encode texts, one or more; "" is the unconditional text."""
+        if isinstance(texts, str) or not texts:
+            raise InputError("give a list of one text or more to encode")
+        ids = [self._fit(self._tokenise(self._prepare(text))) for text in texts]
+        batches = [
+            self._batch(ids[start : start + self.batch_size])
+            for start in range(0, len(ids), self.batch_size)
+        ]
+        return TextFeatures.cat(batches)
+
+    def _prepare(self, text: str) -> str:
+        """Turn [MASK] into this encoder's own, and keep a prompt from spelling control tokens."""
+        for special in self._specials:
+            text = text.replace(special, " ")
+        return text.replace(MASK, self.mask_text)
+
+    def _fit(self, ids: list[int]) -> list[int]:
+        """Cut to the configured length; the last token stays the end token."""
+        if len(ids) <= self.config.length:
+            return ids
+        warnings.warn(
+            f"a text is longer than {self.config.length} tokens; what follows them is ignored",
+            stacklevel=3,
+        )
+        return ids[: self.config.length - 1] + ids[-1:]
+
+    # Not inference_mode: its tensors cannot take part in a decoder's training step.
+    @torch.no_grad()
+    def _batch(self, ids: list[list[int]]) -> TextFeatures:
+        length = self.config.length if self.config.pad == "max" else max(map(len, ids))
+        # Padding is id 0: BERT's own [PAD], and what OpenAI's CLIP tokenizer fills with.
+        padded = torch.zeros(len(ids), length, dtype=torch.long)
+        mask = torch.zeros(len(ids), length, dtype=torch.bool)
+        for row, tokens in enumerate(ids):
+            padded[row, : len(tokens)] = torch.tensor(tokens)
+            mask[row, : len(tokens)] = True
+        padded, mask = padded.to(self.device), mask.to(self.device)
+        features, pooled = self._encode(padded, mask)
+        if self.config.normalise:
+            features = normalize(features, dim=-1)
+        if self.config.pad == "max":
+            return TextFeatures(features, torch.ones_like(mask), pooled)
+        return TextFeatures(features * mask[..., None], mask, pooled)
+
+
+class MiniLMEncoder(FrozenTextEncoder):
+    """all-MiniLM-L6-v2 without `transformers`: `tokenizers` and our own BERT."""
+
+    def _load(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._model = Bert.from_folder(folder).to(self.device)
+        self.mask_text = MASK
+        self._specials = ["[CLS]", "[SEP]", "[PAD]", "[UNK]"]
+
+    @property
+    def dim(self) -> int:
+        return self._model.width
+
+    def _tokenise(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text).ids)
+
+    def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        features = self._model(ids, mask)
+        return features, normalize(_mean(features, mask), dim=-1)
+
+
+class ClipEncoder(FrozenTextEncoder):
+    """CLIP's text tower: the final layer-norm's output at every position."""
+
+    def _load(self, folder: Path) -> None:
+        from transformers import CLIPTextModel, CLIPTextModelWithProjection
+
+        self._tokenizer = _tokenizer(folder)
+        projected = self.config.pooling == "projected"
+        model_class = CLIPTextModelWithProjection if projected else CLIPTextModel
+        self._model = _pretrained(model_class, folder).to(self.device)
+        self._width = int(self._model.config.hidden_size)
+        if projected and self._model.config.projection_dim != self._width:
+            raise ConfigError(
+                f"pool 'projected' needs a CLIP whose projection is as wide as its text tower; in "
+                f"{folder} they are {self._model.config.projection_dim} and {self._width}"
+            )
+        self.mask_text = MASK if self.config.mask == "official" else CLIP_MASK
+        self._specials = list(self._tokenizer.all_special_tokens)
+
+    @property
+    def dim(self) -> int:
+        return self._width
+
+    def _tokenise(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, verbose=False)["input_ids"])
+
+    def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        # The tower is causal, so padding after the end token changes nothing before it, and no
+        # mask is needed; the published code gives none either.
+        output = self._model(input_ids=ids)
+        features = output.last_hidden_state.float()
+        if self.config.pooling == "end":
+            last = mask.sum(1) - 1
+            return features, features[torch.arange(len(ids), device=ids.device), last]
+        return features, output.text_embeds.float()
+
+
+class BertTextEncoder(FrozenTextEncoder):
+    """BERT's last layer, through transformers."""
+
+    def _load(self, folder: Path) -> None:
+        from transformers import BertModel
+
+        self._tokenizer = _tokenizer(folder)
+        self._model = _pretrained(BertModel, folder, add_pooling_layer=False).to(self.device)
+        self.mask_text = str(self._tokenizer.mask_token)
+        self._specials = [
+            token for token in self._tokenizer.all_special_tokens if token != self.mask_text
+        ]
+
+    @property
+    def dim(self) -> int:
+        return int(self._model.config.hidden_size)
+
+    def _tokenise(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, verbose=False)["input_ids"])
+
+    def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        features = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        return features, features[:, 0] if self.config.pooling == "cls" else _mean(features, mask)
+
+
+_ENCODERS: dict[str, type[FrozenTextEncoder]] = {
+    "minilm": MiniLMEncoder,
+    "clip": ClipEncoder,
+    "bert": BertTextEncoder,
+}
+
+
+def _mean(features: Tensor, mask: Tensor) -> Tensor:
+    """Mean over real tokens: [B, S, D] and [B, S] -> [B, D]."""
+    weight = mask[..., None].to(features.dtype)
+    return (features * weight).sum(1) / weight.sum(1)
+
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _pretrained(model_class: Any, folder: Path, **options: Any) -> Any:
+    """Load frozen float32 weights; transformers' progress bar and key report are kept quiet."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        model = model_class.from_pretrained(folder, local_files_only=True, **options)
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+    return model.float().eval().requires_grad_(False)

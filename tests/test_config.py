@@ -1,0 +1,67 @@
+"""Strict configs: unknown and ill-typed keys are named, overrides are applied."""
+
+from pathlib import Path
+
+import pytest
+
+from diffsound.config import Config, apply_overrides, dump_yaml, load_config, parse_config
+from diffsound.errors import ConfigError
+
+
+class Inner(Config):
+    layers: int = 2
+    width: int = 64
+
+
+class Outer(Config):
+    decoder: Inner = Inner()
+    name: str = "x"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_file_and_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.yaml", "decoder: {layers: 3}\nname: small\n")
+    config = load_config(Outer, path, ["decoder.width=128", "name=other"])
+    assert config == Outer(decoder=Inner(layers=3, width=128), name="other")
+
+
+def test_overrides_do_not_touch_the_input() -> None:
+    data = {"decoder": {"layers": 1}}
+    assert apply_overrides(data, ["decoder.layers=9"]) == {"decoder": {"layers": 9}}
+    assert data == {"decoder": {"layers": 1}}
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'decoder\.layer'; did you mean 'layers'"):
+        parse_config(Outer, {"decoder": {"layer": 3}})
+
+
+def test_ill_typed_key_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"'decoder\.layers'.*given 'many'"):
+        parse_config(Outer, {"decoder": {"layers": "many"}})
+
+
+@pytest.mark.parametrize("override", ["decoder.layers", "=3", "name.first=3"])
+def test_bad_override(override: str) -> None:
+    with pytest.raises(ConfigError):
+        apply_overrides({"name": "x"}, [override])
+
+
+@pytest.mark.parametrize("text", ["- a list", "a: [unclosed", "a: \t- b: c: d"])
+def test_not_a_config(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        load_config(Outer, write(tmp_path / "c.yaml", text))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(Outer, tmp_path / "none.yaml")
+
+
+def test_dump_round_trip(tmp_path: Path) -> None:
+    config = Outer(decoder=Inner(layers=5))
+    assert load_config(Outer, write(tmp_path / "c.yaml", dump_yaml(config))) == config
