@@ -27,9 +27,9 @@ class AugmentConfig(Config):
     roll: bool = False
     gain_db: tuple[float, float] = (-6.0, 3.0)
     # Largest change of speed (tape-like: pitch and tempo together); 0.06 is one semitone.
-    speed: float = Field(0.0, ge=0.0, le=0.5)
+    speed: float = Field(default=0.0, ge=0.0, le=0.5)
     # How often another clip is mixed under this one, and how far below it.
-    mix_probability: float = Field(0.0, ge=0.0, le=1.0)
+    mix_probability: float = Field(default=0.0, ge=0.0, le=1.0)
     mix_snr_db: tuple[float, float] = (0.0, 15.0)
 
     @model_validator(mode="after")

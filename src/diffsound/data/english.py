@@ -42,13 +42,11 @@ class Phrase:
     noun:       what is heard: "a dog barking", "rain", "the toll of a bell".
     statements: what happens: "a dog barks", "a dog is barking"; empty for a bare name.
     verbal:     the noun ends in an action, so that adverbs may follow it.
-    plural:     the noun takes "are".
     """
 
     noun: str
     statements: tuple[str, ...]
     verbal: bool
-    plural: bool
 
 
 @lru_cache(maxsize=65536)
@@ -62,7 +60,7 @@ def phrase_of(caption: str) -> Phrase:
             phrase = reader(words)
             if phrase is not None:
                 return phrase
-    return Phrase(text, (), verbal=False, plural=is_plural(words))
+    return Phrase(text, (), verbal=False)
 
 
 def tidy(caption: str) -> str:
@@ -122,7 +120,7 @@ def _read_be(words: list[str]) -> Phrase | None:
     if rest[0] in _FROM_PARTICIPLE and _is_subject(subject):
         return _read_participle([*subject, *rest])
     if rest[0].endswith("ing") and rest[0] != "being":
-        return Phrase(_join(subject, rest), (_join(words),), True, is_plural(subject))
+        return Phrase(_join(subject, rest), (_join(words),), verbal=True)
     done = rest[1:] if rest[0] == "being" else rest
     if not done or done[0] in ADJECTIVES or not re.search(r"([eowru]n|[tgkdm])$", done[0]):
         return None  # "the street is quiet": nothing is done
@@ -131,7 +129,6 @@ def _read_be(words: list[str]) -> Phrase | None:
         _join(subject, "being", done),
         (_join(subject, be, done), _join(subject, be, "being", done)),
         verbal=True,
-        plural=be == "are",
     )
 
 
@@ -176,7 +173,7 @@ def _is_subject(words: list[str]) -> bool:
     if words[-1] in ARTICLES | ADJECTIVES | PREPOSITIONS | {"and", "or", "being"}:
         return False
     # "a man with a dog", "an engine and wind": who acts is not certain.
-    if not (PREPOSITIONS - {"of"} | {"and", "or"}).isdisjoint(words):
+    if not (PREPOSITIONS - {"of"} | {"and"}).isdisjoint(words):
         return False
     if words[0] in _FROM_PARTICIPLE and (len(words) == 1 or words[1] in ARTICLES):
         return False  # "opening a can"
@@ -199,7 +196,6 @@ def _acting(subject: list[str], verb: str, rest: list[str] | None, plural: bool)
         _join(subject, participle(verb), acting),
         (_join(subject, finite), _join(subject, be, participle(verb), acting)),
         verbal=True,
-        plural=plural,
     )
 
 
