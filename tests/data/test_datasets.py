@@ -1,0 +1,184 @@
+"""Datasets: what an item holds, and that it depends on nothing but its arguments."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from diffsound.data.arrays import ArrayData
+from diffsound.data.augment import AugmentConfig
+from diffsound.data.datasets import TokenDataset, WaveCache, WaveDataset, label_names
+from diffsound.data.loaders import EpochLoader
+from diffsound.data.samplers import BalancedSampler, ShuffledSampler
+from diffsound.errors import DataError
+from diffsound.text.features import TextFeatures
+
+FULL = AugmentConfig(fill="chain", roll=True, speed=0.05, mix_probability=0.5)
+
+
+def noise(seconds: float, seed: int, rate: int = 8000) -> np.ndarray:
+    return 0.3 * np.random.default_rng(seed).standard_normal(int(rate * seconds)).clip(-3, 3)
+
+
+@pytest.fixture(scope="module")
+def clips() -> ArrayData:
+    lengths = (0.05, 0.4, 1.0, 0.2, 0.7, 0.1)
+    return ArrayData(
+        [noise(seconds, i) for i, seconds in enumerate(lengths)],
+        labels=[["dog"], ["rain"], ["rain"], [], ["bell"], ["dog"]],
+        sample_rate=8000,
+    )
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_without_augmentation_the_clip_itself(clips) -> None:
+    dataset = WaveDataset(clips, range(6), 4000)
+    short, long = dataset.item(0, rng()), dataset.item(2, rng())
+    assert np.array_equal(short["wave"][:400], clips.wave(0))
+    assert not short["wave"][400:].any()
+    assert np.array_equal(long["wave"], clips.wave(2)[:4000])
+    assert [dataset.item(i, rng())["label"] for i in range(6)] == [1, 2, 2, -1, 0, 1]
+    assert dataset.labels == label_names(clips, range(6)) == ["bell", "dog", "rain"]
+
+
+@pytest.mark.parametrize("fill", ["silence", "loop", "chain"])
+def test_items_are_pure_and_well_formed(clips, fill) -> None:
+    dataset = WaveDataset(clips, range(6), 4000, FULL.model_copy(update={"fill": fill}))
+    for index in range(6):
+        item = dataset.item(index, rng(index))
+        again = dataset.item(index, rng(index))
+        other = dataset.item(index, rng(index + 100))
+        assert item["wave"].shape == (4000,)
+        assert item["wave"].dtype == np.float32
+        assert np.abs(item["wave"]).max() <= 0.991
+        assert np.array_equal(item["wave"], again["wave"])
+        assert not np.array_equal(item["wave"], other["wave"])
+
+
+def test_fills_do_what_they_say(clips) -> None:
+    def window(fill: str) -> np.ndarray:
+        plain = AugmentConfig(fill=fill, gain_db=(0, 0))
+        return WaveDataset(clips, range(6), 4000, plain).item(0, rng(3))["wave"]
+
+    assert np.count_nonzero(window("silence")) == np.count_nonzero(clips.wave(0))
+    looped = window("loop")
+    assert np.array_equal(looped[:400], looped[400:800])
+    assert np.count_nonzero(window("chain")) > 3900
+
+
+def test_chain_of_empty_clips_ends(clips) -> None:
+    empty = ArrayData([np.zeros(0), np.zeros(0)])
+    wave = WaveDataset(empty, [0, 1], 100, AugmentConfig(fill="chain")).item(0, rng())["wave"]
+    assert wave.shape == (100,)
+    assert not wave.any()
+
+
+def test_cache_differs_by_rounding_only(clips) -> None:
+    cache = WaveCache(clips, [4, 1])
+    for i in (4, 1):
+        assert np.abs(cache.wave(i) - clips.wave(i).clip(-1, 1)).max() <= 0.5 / 32767 + 1e-7
+    assert cache.bytes == 2 * (len(clips.wave(4)) + len(clips.wave(1)))
+    cached = WaveDataset(clips, [4, 1], 500, FULL, cache=True).item(1, rng(2))["wave"]
+    plain = WaveDataset(clips, [4, 1], 500, FULL).item(1, rng(2))["wave"]
+    assert np.abs(cached - plain).max() < 1e-3
+
+
+def test_loaded_with_workers_and_a_balanced_sampler(clips) -> None:
+    dataset = WaveDataset(clips, range(6), 800, FULL, cache=True)
+    sampler = BalancedSampler([dataset.label(i) for i in range(6)], seed=1, size=12)
+    alone = EpochLoader(dataset, sampler, 4, seed=1)
+    helped = EpochLoader(dataset, sampler, 4, seed=1, workers=1)
+    for one, two in zip(alone.batches(1), helped.batches(1), strict=True):
+        assert one["id"] == two["id"]
+        assert torch.equal(one["wave"], two["wave"])
+        assert torch.equal(one["label"], two["label"])
+
+
+def test_datasets_travel_to_other_processes(clips) -> None:
+    dataset = WaveDataset(clips, range(6), 800, FULL, cache=True)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert np.array_equal(copy.item(2, rng(1))["wave"], dataset.item(2, rng(1))["wave"])
+
+
+def encoded(captions: int, lengths: list[int], dim: int = 4) -> TextFeatures:
+    features = torch.zeros(captions, max(lengths), dim)
+    mask = torch.zeros(captions, max(lengths), dtype=torch.bool)
+    for i, length in enumerate(lengths):
+        features[i, :length] = 10 * length + i
+        mask[i, :length] = True
+    return TextFeatures(features.half(), mask, torch.arange(captions * dim).view(captions, dim))
+
+
+@pytest.fixture(scope="module")
+def tokenised() -> ArrayData:
+    widths = (5, 9, 9, 14, 3, 16)
+    return ArrayData(
+        [noise(0.1, i) for i in range(6)],
+        tokens=[
+            (np.arange(2 * 3 * w).reshape(2, 3, w) + 100 * i).astype(np.uint16)
+            for i, w in enumerate(widths)
+        ],
+        text=[encoded(2, [2, 4]) for _ in range(6)],
+    )
+
+
+def test_token_items_are_a_variant_with_one_of_the_captions(tokenised) -> None:
+    dataset = TokenDataset(tokenised, range(6))
+    grids, texts = set(), set()
+    for seed in range(40):
+        item = dataset.item(1, rng(seed))
+        assert item["tokens"].dtype == np.int64
+        variant = [np.array_equal(item["tokens"], v) for v in tokenised.tokens().of(1)]
+        assert sum(variant) == 1
+        grids.add(variant.index(True))
+        texts.add(tuple(item["features"].shape))
+        assert item["mask"].all()
+        assert item["features"].dtype == torch.float32
+    assert grids == {0, 1}
+    assert texts == {(2, 4), (4, 4)}
+    fixed = TokenDataset(tokenised, range(6), augment=False)
+    assert np.array_equal(fixed.item(1, rng(5))["tokens"], tokenised.tokens().of(1)[0])
+
+
+def test_token_widths_make_batches_of_equal_grids(tokenised) -> None:
+    dataset = TokenDataset(tokenised, range(6), widths=(4, 8))
+    assert dataset.left_out == ["clip-000004"]
+    assert [dataset.width(i) for i in range(len(dataset))] == [4, 8, 8, 8, 8]
+    loader = EpochLoader(
+        dataset, ShuffledSampler(5, 0), 2, bucket_by=dataset.width, drop_last=False
+    )
+    sizes = [tuple(batch["tokens"].shape) for batch in loader.batches(0)]
+    assert sorted(sizes) == [(1, 3, 4), (2, 3, 8), (2, 3, 8)]
+    for batch in loader.batches(1):
+        assert batch["features"].shape[:2] == batch["mask"].shape
+
+
+def test_token_crops_are_columns_of_the_clip(tokenised) -> None:
+    dataset = TokenDataset(tokenised, [5], widths=(4,))
+    starts = set()
+    for seed in range(60):
+        crop = dataset.item(0, rng(seed))["tokens"]
+        variant = tokenised.tokens().of(5)[0 if crop[0, 0] < 548 else 1]
+        start = int(crop[0, 0] - variant[0, 0])
+        assert np.array_equal(crop, variant[:, start : start + 4])
+        starts.add(start)
+    assert len(starts) > 8
+
+
+def test_unusable_data_is_told_in_one_line(clips, tokenised) -> None:
+    with pytest.raises(DataError, match="no clips"):
+        WaveDataset(clips, [], 100)
+    with pytest.raises(DataError, match="without tokens"):
+        TokenDataset(clips, range(6))
+    with pytest.raises(DataError, match="smallest of the widths"):
+        TokenDataset(tokenised, range(6), widths=(99,))
+    with pytest.raises(DataError, match="mono"):
+        ArrayData([np.zeros((2, 5))])
+    with pytest.raises(DataError, match="1 labels for 2 waves"):
+        ArrayData([np.zeros(5), np.zeros(5)], labels=[["dog"]])
