@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffsound.files import sha256
 
@@ -43,15 +43,11 @@ class Checkpoint:
 
 def save(run: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write `RUN/step-…`; on any failure what was there before is left as it was."""
-    from safetensors.torch import save_file
-
     target = run / f"step-{step:08d}"
     temporary = Path(tempfile.mkdtemp(dir=run, prefix=f".{target.name}-"))
     try:
         for stem, tensors in checkpoint.tensors.items():
-            # safetensors refuses tensors that share memory (tied weights) or have gaps.
-            whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            save_file(_unshared(whole), temporary / f"{stem}.safetensors")
+            save_tensors(tensors, temporary / f"{stem}.safetensors")
         _write_json(temporary / STATE, dict(checkpoint.state))
         files = {
             path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -100,6 +96,42 @@ def verify(folder: Path) -> None:
         raise BrokenCheckpoint(f"unreadable ({error})") from error
 
 
+def gather(
+    modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any], averaged: nn.Module | None
+) -> dict[str, dict[str, Tensor]]:
+    """Every tensor a run is made of, named `player.key` and `player.parameter.key`.
+
+    Settings of the optimizers are not among them: they follow from the config and the step.
+    """
+    weights: dict[str, Tensor] = {}
+    moments: dict[str, Tensor] = {}
+    for name, module in modules.items():
+        weights |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+        for index, entry in optimizers[name].state_dict()["state"].items():
+            moments |= {f"{name}.{index}.{key}": value for key, value in entry.items()}
+    tensors = {"weights": weights, "optimizer": moments}
+    return tensors if averaged is None else {**tensors, "ema": averaged.state_dict()}
+
+
+def restore(
+    found: Checkpoint,
+    modules: Mapping[str, nn.Module],
+    optimizers: Mapping[str, Any],
+    averaged: nn.Module | None,
+) -> None:
+    """Put the tensors `gather` collected back where they came from."""
+    for name, module in modules.items():
+        module.load_state_dict(_under(found.tensors["weights"], name))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in _under(found.tensors["optimizer"], name).items():
+            index, _, entry = key.partition(".")
+            state.setdefault(int(index), {})[entry] = value
+        groups = optimizers[name].state_dict()["param_groups"]
+        optimizers[name].load_state_dict({"state": state, "param_groups": groups})
+    if averaged is not None:
+        averaged.load_state_dict(found.tensors["ema"])
+
+
 def steps(run: Path) -> list[int]:
     """Steps that have a checkpoint folder, oldest first."""
     found = (_NAME.fullmatch(path.name) for path in run.iterdir() if path.is_dir())
@@ -137,15 +169,20 @@ def sweep(run: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Clone every tensor after the first that lives in the same memory."""
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; the format refuses tensors with gaps or shared memory (tied
+    weights), so those are copied first.
+    """
+    from safetensors.torch import save_file
+
     seen: set[int] = set()
-    result = {}
+    whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
         address = tensor.untyped_storage().data_ptr()
-        result[name] = tensor.clone() if address in seen else tensor
+        whole[name] = tensor.clone() if address in seen else tensor
         seen.add(address)
-    return result
+    save_file(whole, path)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -158,3 +195,9 @@ def _fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix.`, without it."""
+    start = f"{prefix}."
+    return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from diffsound.errors import BundleError
 from diffsound.files import sha256
+from diffsound.training.checkpoint import save_tensors
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -30,13 +31,10 @@ def write_export(
     metrics: Mapping[str, float],
 ) -> Path:
     """Write RUN/export anew; the old one stays until the new one is whole."""
-    from safetensors.torch import save_model
-
     target = run / "export"
     temporary = Path(tempfile.mkdtemp(dir=run, prefix=".export-"))
     try:
-        # save_model knows tied weights: it stores them once and ties them again on loading.
-        save_model(module, str(temporary / MODEL))
+        save_tensors(module.state_dict(), temporary / MODEL)
         content = {
             "format": FORMAT,
             "kind": kind,

@@ -42,7 +42,9 @@ class Player:
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Matrices decay; biases, norms and embeddings (code vectors among them) do not."""
         embeddings = {
-            id(module.weight) for module in self.module.modules() if isinstance(module, nn.Embedding)
+            id(module.weight)
+            for module in self.module.modules()
+            if isinstance(module, nn.Embedding)
         }
         decayed, kept = [], []
         for parameter in self.module.parameters():
