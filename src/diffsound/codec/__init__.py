@@ -1,1 +1,16 @@
 """The VQ-VAE (section III-B): mel-spectrogram to tokens and back."""
+
+from diffsound.codec.codec import Codec, CodecOutput
+from diffsound.codec.config import CodecConfig, Conv1dConfig, Conv2dConfig, QuantizerConfig
+from diffsound.codec.quantizer import CodebookHealth, codebook_health
+
+__all__ = [
+    "CodebookHealth",
+    "Codec",
+    "CodecConfig",
+    "CodecOutput",
+    "Conv1dConfig",
+    "Conv2dConfig",
+    "QuantizerConfig",
+    "codebook_health",
+]

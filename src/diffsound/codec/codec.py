@@ -1,0 +1,136 @@
+"""The codec (VQ-VAE, section III-B): mel to tokens and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from diffsound.codec.config import CodecConfig, Conv2dConfig
+from diffsound.codec.conv1d import Conv1dDecoder, Conv1dEncoder
+from diffsound.codec.conv2d import Conv2dDecoder, Conv2dEncoder
+from diffsound.codec.quantizer import Quantized, build_quantizer
+from diffsound.errors import InputError
+
+
+@dataclass(frozen=True)
+class CodecOutput:
+    """What a training pass gives.
+
+    mel: [B, n_mels, L] the reconstruction, of the input's length.
+    tokens: int64 [B, F', L'].
+    codebook_loss, commitment_loss: the second and third term of eq. 2–3, unweighted scalars.
+    quantizer_loss: the two with the config's weights.
+    latent: [B, C, F'', L'] what the encoder gave, before quantizing.
+    """
+
+    mel: Tensor
+    tokens: Tensor
+    codebook_loss: Tensor
+    commitment_loss: Tensor
+    quantizer_loss: Tensor
+    latent: Tensor
+
+
+class Codec(nn.Module):
+    """Mels [B, n_mels, L] in [0, 1] to token grids [B, F', L'] and back.
+
+    L' is L / time_stride rounded up; the last frame is repeated to fill the last column.
+    """
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.n_mels = config.n_mels
+        self.rows = config.rows
+        self.codebook_size = config.codebook_size
+        self.time_stride = config.time_stride
+        backbone = config.backbone
+        if isinstance(backbone, Conv2dConfig):
+            self.encoder: nn.Module = Conv2dEncoder(backbone)
+            self.decoder: Conv2dDecoder | Conv1dDecoder = Conv2dDecoder(backbone)
+        else:
+            self.encoder = Conv1dEncoder(backbone, config.n_mels)
+            self.decoder = Conv1dDecoder(backbone, config.n_mels)
+        quantizer = config.quantizer
+        # The projections to and from the codes see one cell, or a whole column as one long cell.
+        self.by_column = quantizer.layout in ("product", "residual")
+        inner, parts = backbone.latent, 1
+        if self.by_column:
+            inner *= config.latent_rows
+            parts = self.rows if quantizer.layout == "product" else 1
+        self.quant_conv = nn.Conv2d(inner, parts * quantizer.code_dim, 1)
+        self.post_quant_conv = nn.Conv2d(parts * quantizer.code_dim, inner, 1)
+        self.quantizer = build_quantizer(quantizer, self.rows)
+
+    @property
+    def last_layer(self) -> Tensor:
+        """The decoder's last weight, where VQGAN balances the adversarial gradient."""
+        return self.decoder.last_layer
+
+    def encode(self, mel: Tensor) -> Tensor:
+        """mel [B, n_mels, L] → tokens int64 [B, F', ceil(L / time_stride)] (eq. 1)."""
+        return self._quantize(self._encode(mel)).tokens
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """tokens [B, F', L'] → mel [B, n_mels, L' · time_stride], not clipped."""
+        if tokens.ndim != 3 or tokens.shape[1] != self.rows or tokens.shape[2] == 0:
+            raise InputError(
+                f"tokens must be [batch, {self.rows}, columns ≥ 1], not {list(tokens.shape)}"
+            )
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.codebook_size:
+            raise InputError(
+                f"tokens must lie in 0..{self.codebook_size - 1}, "
+                f"not {int(tokens.min())}..{int(tokens.max())}"
+            )
+        return self._decode(self.quantizer.lookup(tokens))
+
+    def forward(self, mel: Tensor, generator: torch.Generator | None = None) -> CodecOutput:
+        """Reconstruct mel [B, n_mels, L] through its tokens, with the terms of the loss (eq. 2–3).
+
+        generator: for the restart of unused codes and quantizer dropout (default: torch's own).
+        """
+        latent = self._encode(mel)
+        quantized = self._quantize(latent, generator)
+        weights = self.config.quantizer
+        return CodecOutput(
+            mel=self._decode(quantized.codes)[..., : mel.shape[-1]],
+            tokens=quantized.tokens,
+            codebook_loss=quantized.codebook_loss,
+            commitment_loss=quantized.commitment_loss,
+            quantizer_loss=weights.codebook_weight * quantized.codebook_loss
+            + weights.commitment_weight * quantized.commitment_loss,
+            latent=latent,
+        )
+
+    def _encode(self, mel: Tensor) -> Tensor:
+        """mel [B, n_mels, L] → latent [B, C, F'', L']."""
+        if mel.ndim != 3 or mel.shape[1] != self.n_mels or mel.shape[2] == 0:
+            raise InputError(
+                f"a mel must be [batch, {self.n_mels}, frames ≥ 1], not {list(mel.shape)}"
+            )
+        missing = -mel.shape[2] % self.time_stride
+        if missing:
+            mel = torch.cat([mel, mel[..., -1:].expand(-1, -1, missing)], dim=2)
+        return self.encoder(2 * mel - 1)
+
+    def _quantize(self, latent: Tensor, generator: torch.Generator | None = None) -> Quantized:
+        if self.by_column:
+            latent = latent.transpose(1, 2).flatten(1, 2)[:, :, None]
+        # Distances need full precision: in half precision near codes are told apart wrongly.
+        with torch.autocast(latent.device.type, enabled=False):
+            projected = self.quant_conv(latent.float())  # [B, parts · d, rows or 1, L']
+            if self.by_column:
+                parts = projected[:, :, 0].unflatten(1, (-1, self.config.quantizer.code_dim))
+            else:
+                parts = projected.transpose(1, 2)
+            return self.quantizer(parts, generator)
+
+    def _decode(self, codes: Tensor) -> Tensor:
+        """codes [B, P, d, L'] → mel [B, n_mels, L' · time_stride]."""
+        codes = codes.flatten(1, 2)[:, :, None] if self.by_column else codes.transpose(1, 2)
+        latent = self.post_quant_conv(codes)
+        if self.by_column:
+            latent = latent[:, :, 0].unflatten(1, (self.config.latent_rows, -1)).transpose(1, 2)
+        return (self.decoder(latent) + 1) / 2

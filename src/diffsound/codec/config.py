@@ -1,0 +1,226 @@
+"""What a codec is made of: a backbone (encoder and decoder) around a quantizer."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+
+from diffsound.config import Config
+
+Stride = tuple[PositiveInt, PositiveInt]  # (frequency, time)
+Share = Annotated[float, Field(ge=0, le=1)]
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Conv2dConfig(Config):
+    """The VQGAN encoder and decoder: the mel is an image, the defaults are the paper's.
+
+    multipliers: width of each level as a multiple of `width`; level 0 has the full resolution.
+    strides: what lies between one level and the next, so one fewer than multipliers.
+    encoder_blocks, decoder_blocks: residual blocks per level.
+    attention_levels: levels with self-attention after every residual block.
+    """
+
+    kind: Literal["conv2d"] = "conv2d"
+    width: PositiveInt = 128
+    multipliers: tuple[PositiveInt, ...] = (1, 1, 2, 2, 4)
+    strides: tuple[Stride, ...] = ((2, 2), (2, 2), (2, 2), (2, 2))
+    encoder_blocks: PositiveInt = 2
+    decoder_blocks: PositiveInt = 3
+    attention_levels: tuple[int, ...] = (4,)
+    latent: PositiveInt = 256
+    norm_groups: PositiveInt = 32
+
+    @model_validator(mode="after")
+    def _check(self) -> Conv2dConfig:
+        if len(self.strides) != len(self.multipliers) - 1:
+            raise ValueError(
+                f"{len(self.multipliers)} multipliers need {len(self.multipliers) - 1} strides, "
+                f"not {len(self.strides)}"
+            )
+        if any(not 0 <= level < len(self.multipliers) for level in self.attention_levels):
+            raise ValueError(f"attention_levels must lie in 0..{len(self.multipliers) - 1}")
+        if self.width % self.norm_groups:
+            raise ValueError(
+                f"width {self.width} is not a multiple of norm_groups {self.norm_groups}"
+            )
+        return self
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of each level."""
+        return tuple(self.width * multiplier for multiplier in self.multipliers)
+
+    @property
+    def time_stride(self) -> int:
+        """Frames per column of the grid."""
+        return prod(time for _, time in self.strides)
+
+    @property
+    def frequency_stride(self) -> int:
+        """Mel bands per row of the latent."""
+        return prod(frequency for frequency, _ in self.strides)
+
+
+class Conv1dConfig(Config):
+    """ConvNeXt blocks over time with the mel bands as channels: cheap on a CPU.
+
+    widths, depths: channels and blocks of each level; level 0 runs at the frame rate.
+    strides: time strides between the levels.
+    expansion: width of a block's inner layer as a multiple of its own.
+    """
+
+    kind: Literal["conv1d"] = "conv1d"
+    widths: tuple[PositiveInt, ...] = (160, 288)
+    depths: tuple[int, ...] = (2, 4)
+    strides: tuple[PositiveInt, ...] = (4,)
+    kernel: PositiveInt = 7
+    expansion: PositiveInt = 3
+    latent: PositiveInt = 288
+
+    @model_validator(mode="after")
+    def _check(self) -> Conv1dConfig:
+        levels = len(self.widths)
+        if len(self.depths) != levels or len(self.strides) != levels - 1:
+            raise ValueError(
+                f"{levels} widths need {levels} depths and {levels - 1} strides, "
+                f"not {len(self.depths)} and {len(self.strides)}"
+            )
+        if min(self.depths) < 0:
+            raise ValueError("depths must not be negative")
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, not {self.kernel}")
+        return self
+
+    @property
+    def time_stride(self) -> int:
+        """Frames per column of the grid."""
+        return prod(self.strides)
+
+
+BackboneConfig = Annotated[Conv2dConfig | Conv1dConfig, Field(discriminator="kind")]
+
+
+class QuantizerConfig(Config):
+    """How a latent becomes tokens.
+
+    layout: "shared"   every cell of the latent is looked up in one codebook (the paper);
+            "per_row"  the same with one codebook for each row of the latent;
+            "product"  a whole column is projected to `rows` parts, each with its own codebook;
+            "residual" a whole column is coded in `rows` stages, each coding what is left.
+    rows: rows of the grid for product and residual; the other layouts have the latent's own.
+    code_dim: n_z, the length of a code; the latent is projected to it, so it may be small.
+    normalise: compare and emit vectors of length one (not with residual).
+    update: "gradient" moves codes by the codebook term (eq. 3); "ema" sets them to the running
+        mean of the latents they stand for, and moves codes nobody uses onto fresh latents.
+    restart_threshold: a code is unused below this share of the even usage N/K (0: never).
+    dropout: residual only; share of training items coded with a random number of stages.
+    """
+
+    layout: Literal["shared", "per_row", "product", "residual"] = "shared"
+    rows: PositiveInt | None = None
+    codebook_size: PositiveInt = 256
+    code_dim: PositiveInt = 256
+    normalise: bool = False
+    update: Literal["gradient", "ema"] = "gradient"
+    decay: ShareBelowOne = 0.99
+    restart_threshold: ShareBelowOne = 0.03
+    codebook_weight: NonNegativeFloat = 1.0
+    commitment_weight: NonNegativeFloat = 1.0
+    dropout: Share = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> QuantizerConfig:
+        by_column = self.layout in ("product", "residual")
+        if by_column and self.rows is None:
+            raise ValueError(f"the layout '{self.layout}' needs rows, the number of codes a column")
+        if not by_column and self.rows is not None:
+            raise ValueError(f"the layout '{self.layout}' has the latent's rows; leave rows out")
+        if self.layout == "residual" and self.normalise:
+            raise ValueError("a residual cannot be normalised; set normalise to false")
+        if self.layout != "residual" and self.dropout:
+            raise ValueError("dropout is for the layout 'residual' only")
+        return self
+
+
+class CodecConfig(Config):
+    """A codec; the defaults are the paper's (section III-B)."""
+
+    n_mels: PositiveInt = 80
+    backbone: BackboneConfig = Conv2dConfig()
+    quantizer: QuantizerConfig = QuantizerConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> CodecConfig:
+        if isinstance(self.backbone, Conv2dConfig) and self.n_mels % self.backbone.frequency_stride:
+            raise ValueError(
+                f"n_mels {self.n_mels} is not a multiple of the frequency stride "
+                f"{self.backbone.frequency_stride}"
+            )
+        return self
+
+    @property
+    def time_stride(self) -> int:
+        """Frames per column of the grid."""
+        return self.backbone.time_stride
+
+    @property
+    def latent_rows(self) -> int:
+        """Rows of the latent before quantizing."""
+        if isinstance(self.backbone, Conv2dConfig):
+            return self.n_mels // self.backbone.frequency_stride
+        return 1
+
+    @property
+    def rows(self) -> int:
+        """F', the rows of the token grid."""
+        return self.quantizer.rows or self.latent_rows
+
+    @property
+    def codebook_size(self) -> int:
+        """K."""
+        return self.quantizer.codebook_size
+
+    @classmethod
+    def paper(cls) -> CodecConfig:
+        """Section III-B and VII-A: 80×848 → 5×53 tokens of 256, both codebook terms weigh 1."""
+        return cls()
+
+    @classmethod
+    def official(cls) -> CodecConfig:
+        """As `paper`, with the weights of the published code: its 0.25 is on the codebook term."""
+        return cls(quantizer=QuantizerConfig(codebook_weight=0.25, commitment_weight=1.0))
+
+    @classmethod
+    def small(cls, n_mels: int = 80) -> CodecConfig:
+        """The bundled model's: 4 frames a column, 16 codes of 512 each, cheap on a CPU."""
+        return cls(
+            n_mels=n_mels,
+            backbone=Conv1dConfig(),
+            quantizer=QuantizerConfig(
+                layout="product",
+                rows=16,
+                codebook_size=512,
+                code_dim=8,
+                update="ema",
+                commitment_weight=0.25,
+            ),
+        )
+
+    @classmethod
+    def tiny(cls, n_mels: int = 80) -> CodecConfig:
+        """For tests: trains a step in milliseconds."""
+        return cls(
+            n_mels=n_mels,
+            backbone=Conv1dConfig(widths=(16, 24), depths=(1, 1), kernel=3, expansion=2, latent=24),
+            quantizer=QuantizerConfig(
+                layout="product",
+                rows=4,
+                codebook_size=16,
+                code_dim=4,
+                update="ema",
+                commitment_weight=0.25,
+            ),
+        )

@@ -1,0 +1,95 @@
+"""A codec backbone for CPUs: ConvNeXt blocks over time, the mel bands as channels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffsound.codec.config import Conv1dConfig
+
+
+class ConvNeXtBlock(nn.Module):
+    """[B, C, L] → the same: depthwise convolution, then a two-layer network at every frame."""
+
+    def __init__(self, channels: int, kernel: int, expansion: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv1d(channels, channels, kernel, padding=kernel // 2, groups=channels)
+        self.norm = nn.LayerNorm(channels)
+        self.expand = nn.Linear(channels, channels * expansion)
+        self.contract = nn.Linear(channels * expansion, channels)
+        # A small start keeps a deep stack near the identity, where it trains well.
+        self.scale = nn.Parameter(torch.full((channels,), 0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.depthwise(x).transpose(1, 2))
+        h = self.contract(F.gelu(self.expand(h)))
+        return x + (h * self.scale).transpose(1, 2)
+
+
+class Conv1dEncoder(nn.Module):
+    """mel [B, n_mels, L] in [-1, 1] → latent [B, C, 1, L / stride]."""
+
+    def __init__(self, config: Conv1dConfig, n_mels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [
+            nn.Conv1d(n_mels, config.widths[0], config.kernel, padding=config.kernel // 2)
+        ]
+        for index, width in enumerate(config.widths):
+            if index > 0:
+                stride = config.strides[index - 1]
+                layers += [
+                    ChannelNorm(config.widths[index - 1]),
+                    nn.Conv1d(config.widths[index - 1], width, stride, stride=stride),
+                ]
+            layers += _blocks(config, index)
+        layers += [ChannelNorm(config.widths[-1]), nn.Conv1d(config.widths[-1], config.latent, 1)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        return self.layers(mel)[:, :, None]
+
+
+class Conv1dDecoder(nn.Module):
+    """latent [B, C, 1, L'] → mel [B, n_mels, L' · stride] in about [-1, 1]."""
+
+    def __init__(self, config: Conv1dConfig, n_mels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [
+            nn.Conv1d(config.latent, config.widths[-1], config.kernel, padding=config.kernel // 2)
+        ]
+        for index in reversed(range(len(config.widths))):
+            layers += _blocks(config, index)
+            if index > 0:
+                stride = config.strides[index - 1]
+                layers += [
+                    ChannelNorm(config.widths[index]),
+                    nn.ConvTranspose1d(
+                        config.widths[index], config.widths[index - 1], stride, stride=stride
+                    ),
+                ]
+        layers += [ChannelNorm(config.widths[0])]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Conv1d(config.widths[0], n_mels, 1)
+
+    @property
+    def last_layer(self) -> Tensor:
+        """The weight at which VQGAN balances the adversarial gradient."""
+        return self.head.weight
+
+    def forward(self, latent: Tensor) -> Tensor:
+        return self.head(self.layers(latent[:, :, 0]))
+
+
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of [B, C, L]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+def _blocks(config: Conv1dConfig, level: int) -> list[nn.Module]:
+    width = config.widths[level]
+    return [
+        ConvNeXtBlock(width, config.kernel, config.expansion) for _ in range(config.depths[level])
+    ]

@@ -1,0 +1,179 @@
+"""From latents to tokens and back: straight-through lookup with the paper's two terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diffsound.codec.codebook import Codebooks
+from diffsound.codec.config import QuantizerConfig
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """codes: [B, P, d, L'] with the gradient of the latent; tokens: int64 [B, F', L'].
+
+    codebook_loss, commitment_loss: the second and third term of eq. 2–3, scalars, unweighted.
+    """
+
+    codes: Tensor
+    tokens: Tensor
+    codebook_loss: Tensor
+    commitment_loss: Tensor
+
+
+class ParallelQuantizer(nn.Module):
+    """Each row of the latent has its token; the rows share a codebook or have one each."""
+
+    def __init__(self, config: QuantizerConfig, rows: int) -> None:
+        super().__init__()
+        self.groups = 1 if config.layout == "shared" else rows
+        self.rows = rows
+        self.normalise = config.normalise
+        self.codebooks = Codebooks(config, self.groups)
+
+    @property
+    def restarts(self) -> int:
+        """Codes moved because nobody used them, since training began."""
+        return self.codebooks.restart_count
+
+    def forward(self, latent: Tensor, generator: torch.Generator | None = None) -> Quantized:
+        """[B, F', d, L'] → tokens [B, F', L'] and codes of the latent's shape."""
+        if self.normalise:
+            latent = F.normalize(latent, dim=2)
+        tokens, chosen = self.codebooks(self._fold(latent.transpose(2, 3)), generator)
+        codes = self._unfold(chosen, latent.shape[0]).transpose(2, 3)
+        return Quantized(
+            codes=_straight_through(latent, codes),
+            tokens=self._unfold(tokens, latent.shape[0]),
+            codebook_loss=F.mse_loss(codes, latent.detach()),
+            commitment_loss=F.mse_loss(latent, codes.detach()),
+        )
+
+    def lookup(self, tokens: Tensor) -> Tensor:
+        """Tokens [B, F', L'] → codes [B, F', d, L']."""
+        codes = self.codebooks.lookup(self._fold(tokens))
+        return self._unfold(codes, tokens.shape[0]).transpose(2, 3)
+
+    def _fold(self, x: Tensor) -> Tensor:
+        """[B, F', L', …] → [G, N, …]: rows of one codebook become one list."""
+        x = x.unflatten(1, (self.groups, -1)).transpose(0, 1)
+        return x.flatten(1, 3)
+
+    def _unfold(self, x: Tensor, batch: int) -> Tensor:
+        """[G, N, …] → [B, F', L', …]."""
+        x = x.unflatten(1, (batch, self.rows // self.groups, -1))
+        return x.transpose(0, 1).flatten(1, 2)
+
+
+class ResidualQuantizer(nn.Module):
+    """A column is coded in stages, each coding what the ones before left; stages are the rows."""
+
+    def __init__(self, config: QuantizerConfig, rows: int) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.stages = nn.ModuleList(Codebooks(config, 1) for _ in range(rows))
+
+    @property
+    def restarts(self) -> int:
+        """Codes moved because nobody used them, since training began."""
+        return sum(stage.restart_count for stage in self._stages())
+
+    def forward(self, latent: Tensor, generator: torch.Generator | None = None) -> Quantized:
+        """[B, 1, d, L'] → tokens [B, stages, L'] and codes of the latent's shape.
+
+        With dropout a training item's codes stop after a random stage; its later tokens are still
+        given, but have no part in codes, losses or the codebooks' running means.
+        """
+        batch, _, dim, columns = latent.shape
+        vectors = latent[:, 0].transpose(1, 2).reshape(1, -1, dim)  # [1, B·L', d]
+        depths = self._depths(batch, generator).repeat_interleave(columns).to(latent.device)
+        codes = torch.zeros_like(vectors)
+        tokens: list[Tensor] = []
+        codebook_losses: list[Tensor] = []
+        commitment_losses: list[Tensor] = []
+        for index, stage in enumerate(self._stages()):
+            active = depths > index
+            residual = vectors - codes.detach()
+            indices, chosen = stage(residual, generator, active)
+            tokens.append(indices.view(batch, columns))
+            codebook_losses.append(_masked_mse(chosen, residual.detach(), active))
+            commitment_losses.append(_masked_mse(residual, chosen.detach(), active))
+            codes = codes + chosen * active[None, :, None]
+        codes = codes.view(batch, columns, dim).transpose(1, 2)[:, None]
+        return Quantized(
+            codes=_straight_through(latent, codes),
+            tokens=torch.stack(tokens, dim=1),
+            codebook_loss=torch.stack(codebook_losses).mean(),
+            commitment_loss=torch.stack(commitment_losses).mean(),
+        )
+
+    def lookup(self, tokens: Tensor) -> Tensor:
+        """Tokens [B, stages, L'] → the sum of their codes [B, 1, d, L']."""
+        batch, _, columns = tokens.shape
+        codes = torch.stack(
+            [
+                stage.lookup(tokens[:, index].reshape(1, -1))
+                for index, stage in enumerate(self._stages())
+            ]
+        ).sum(0)
+        return codes.view(batch, columns, -1).transpose(1, 2)[:, None]
+
+    def _stages(self) -> list[Codebooks]:
+        return [stage for stage in self.stages if isinstance(stage, Codebooks)]
+
+    def _depths(self, batch: int, generator: torch.Generator | None) -> Tensor:
+        """How many stages each item uses, int64 [B]."""
+        every = torch.full((batch,), len(self.stages))
+        if not (self.training and self.dropout):
+            return every
+        drawn = torch.randint(1, len(self.stages) + 1, (batch,), generator=generator)
+        return torch.where(torch.rand(batch, generator=generator) < self.dropout, drawn, every)
+
+
+Quantizer = ParallelQuantizer | ResidualQuantizer
+
+
+def build_quantizer(config: QuantizerConfig, rows: int) -> Quantizer:
+    """The quantizer of the config's layout; `rows` is the grid's F'."""
+    kind = ResidualQuantizer if config.layout == "residual" else ParallelQuantizer
+    return kind(config, rows)
+
+
+@dataclass(frozen=True)
+class CodebookHealth:
+    """How evenly each row uses its codes; a perplexity near 1 is a collapsed codebook.
+
+    perplexity: [F'], exp of the entropy of the row's token frequencies, between 1 and K.
+    used: [F'], share of the K codes that occur at all.
+    """
+
+    perplexity: Tensor
+    used: Tensor
+
+
+def codebook_health(tokens: Tensor, codebook_size: int) -> CodebookHealth:
+    """Usage statistics of tokens [B, F', L']."""
+    rows = tokens.shape[1]
+    flat = tokens.transpose(0, 1).reshape(rows, -1)
+    counts = torch.zeros(rows, codebook_size, device=tokens.device)
+    counts.scatter_add_(1, flat, torch.ones_like(flat, dtype=counts.dtype))
+    shares = counts / flat.shape[1]
+    return CodebookHealth(
+        perplexity=torch.special.entr(shares).sum(1).exp(),
+        used=(counts > 0).float().mean(1),
+    )
+
+
+def _straight_through(latent: Tensor, codes: Tensor) -> Tensor:
+    """The value of the codes with the gradient of the latent."""
+    return latent + (codes - latent).detach()
+
+
+def _masked_mse(value: Tensor, target: Tensor, active: Tensor) -> Tensor:
+    """Mean squared difference over active vectors; 0 if there are none."""
+    squares = (value - target).square().mean(-1)[0] * active
+    return squares.sum() / active.sum().clamp_min(1)
