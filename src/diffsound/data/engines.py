@@ -1,0 +1,158 @@
+"""Where the work runs: this process, a pool of processes, or a Ray cluster.
+
+An engine is an ordered map: results come in the order of the items, whoever was faster, so the
+output does not depend on the engine. Work is handed out with a bounded look-ahead, so a data set
+of millions of clips never sits in memory as tasks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, Protocol, TypeVar
+
+from diffsound.errors import InputError, MissingExtraError
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+EngineName = Literal["serial", "processes", "ray"]
+
+# Tasks waiting per worker: enough that none idles while an earlier result is being collected.
+_AHEAD = 3
+
+
+class Engine(Protocol):
+    """Runs a function over items; function and items must be picklable."""
+
+    def map(
+        self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]
+    ) -> Iterator[ResultT]: ...
+
+
+def make_engine(
+    name: str = "processes", workers: int | None = None, address: str | None = None
+) -> Engine:
+    """An engine by name. workers: processes of the pool (default: one per core)."""
+    workers = workers if workers is not None else available_cores()
+    if workers < 1:
+        raise InputError(f"workers must be at least 1, not {workers}")
+    if address is not None and name != "ray":
+        raise InputError("--address belongs to --engine ray")
+    if name == "ray":
+        return RayEngine(address, workers)
+    if name == "serial" or (name == "processes" and workers == 1):
+        return SerialEngine()
+    if name == "processes":
+        return ProcessEngine(workers)
+    raise InputError(f"unknown engine '{name}'; known are: serial, processes, ray")
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class SerialEngine:
+    """Everything in this process, one item after the other."""
+
+    def map(
+        self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]
+    ) -> Iterator[ResultT]:
+        yield from map(function, items)
+
+
+class ProcessEngine:
+    """A pool of processes on this machine."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def map(
+        self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]
+    ) -> Iterator[ResultT]:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        # spawn: a process forked after torch has started its threads can hang.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.workers, mp_context=context) as pool:
+            try:
+                yield from _ordered(
+                    items,
+                    lambda item: pool.submit(function, item),
+                    lambda future: future.result(),
+                    self.workers * _AHEAD,
+                )
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+class RayEngine:
+    """A Ray cluster, or a local Ray when no address is given. Output folders must be shared."""
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        self.address = address
+        self.workers = workers
+
+    def map(
+        self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]
+    ) -> Iterator[ResultT]:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError("ray", "cluster") from error
+        started = not ray.is_initialized()
+        if started:
+            local = {} if self.address else {"num_cpus": self.workers}
+            try:
+                ray.init(
+                    address=self.address,
+                    include_dashboard=False if not self.address else None,
+                    log_to_driver=False,
+                    logging_level="error",
+                    **local,
+                )
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                message = " ".join(str(error).split())
+                raise InputError(f"cannot reach Ray at {self.address}: {message}") from error
+        try:
+            shared = ray.put(function)
+            task = ray.remote(_call)
+            ahead = max(1, int(ray.cluster_resources().get("CPU", 1))) * _AHEAD
+            yield from _ordered(items, lambda item: task.remote(shared, item), _ray_result, ahead)
+        finally:
+            if started:
+                ray.shutdown()
+
+
+def _call(function: Callable[[ItemT], ResultT], item: ItemT) -> ResultT:
+    return function(item)
+
+
+def _ray_result(reference: Any) -> Any:
+    import ray
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        # Ray wraps what the task raised in its own traceback; the caller wants the plain error.
+        cause = error.cause
+        raise cause if isinstance(cause, Exception) else error from None
+
+
+def _ordered(
+    items: Iterable[ItemT],
+    submit: Callable[[ItemT], Any],
+    collect: Callable[[Any], ResultT],
+    ahead: int,
+) -> Iterator[ResultT]:
+    """Results in item order, with at most `ahead` tasks handed out."""
+    pending: deque[Any] = deque()
+    for item in items:
+        pending.append(submit(item))
+        if len(pending) >= ahead:
+            yield collect(pending.popleft())
+    while pending:
+        yield collect(pending.popleft())

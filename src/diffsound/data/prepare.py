@@ -1,0 +1,330 @@
+"""From a source to a prepared folder of tar shards (same input, same bytes).
+
+The plan is the source's records, in its order, cut into shards of a fixed number. Each shard is
+one task of an engine and is written by the process that made it, so many machines write at once.
+A shard's sidecar remembers the plan it came from; a rerun makes only shards whose plan is new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from diffsound.data.clip import PreparedClip, PrepareSettings, prepare_clip
+from diffsound.data.duplicates import near_duplicates, pack_fingerprint, unpack_fingerprint
+from diffsound.data.engines import Engine, SerialEngine
+from diffsound.data.index import (
+    ClipsIndex,
+    Rejected,
+    ShardInfo,
+    check_same_settings,
+    read_index,
+    write_index,
+)
+from diffsound.data.record import Record
+from diffsound.data.sources.base import Source, SourceReport
+from diffsound.data.tar import read_sidecar, sidecar_path, write_error, write_shard
+from diffsound.errors import DataError, DiffsoundError
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard to make: its records and everything needed to make it anywhere."""
+
+    number: int
+    records: tuple[Record, ...]
+    settings: PrepareSettings
+    folder: str
+    root: str
+
+    @property
+    def plan(self) -> str:
+        """Changes when a record, a file's size or its place in the source changes."""
+        described = [
+            [record.to_json(), *_origin(record, self.root), _size(record)]
+            for record in self.records
+        ]
+        settings = self.settings.model_dump(mode="json")
+        return hashlib.sha256(json.dumps([settings, described]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What became of a shard. sounds: id -> (seconds, packed fingerprint)."""
+
+    info: ShardInfo
+    rejected: tuple[tuple[str, str], ...]
+    sounds: dict[str, tuple[float, str]]
+    reused: bool
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """A finished preparation and how fast it was."""
+
+    index: ClipsIndex
+    made: int  # clips prepared in this run; the others were there already
+    made_seconds: float
+    elapsed: float
+
+    @property
+    def clips_per_second(self) -> float:
+        return self.made / max(self.elapsed, 1e-9)
+
+    @property
+    def audio_hours_per_hour(self) -> float:
+        return self.made_seconds / max(self.elapsed, 1e-9)
+
+
+def prepare(
+    source: Source,
+    folder: str | Path,
+    settings: PrepareSettings | None = None,
+    engine: Engine | None = None,
+    progress: Callable[[ShardResult], None] | None = None,
+) -> PrepareResult:
+    """Prepare a source into a folder. `progress` hears of every shard as it is finished."""
+    settings = settings or PrepareSettings()
+    started = time.perf_counter()
+    folder = _open_folder(folder, source.name, settings.model_dump(mode="json"))
+    report = SourceReport()
+    results = []
+    tasks = plan_shards(source, folder, settings, report)
+    for result in (engine or SerialEngine()).map(make_shard, tasks):
+        results.append(result)
+        if progress is not None:
+            progress(result)
+    index = _finish(folder, source.name, settings.model_dump(mode="json"), results, report)
+    if not index.clips:
+        reason = f"; the first: {index.rejected[0].id}: {index.rejected[0].reason}"
+        raise DataError(
+            f"no clip of {source.root} could be used ({len(index.rejected)} rejected"
+            f"{reason if index.rejected else ''})"
+        )
+    new = [result.info for result in results if not result.reused]
+    return PrepareResult(
+        index,
+        made=sum(info.clips for info in new),
+        made_seconds=sum(info.seconds for info in new),
+        elapsed=time.perf_counter() - started,
+    )
+
+
+def write_clips(
+    folder: str | Path,
+    clips: Iterable[PreparedClip],
+    settings: PrepareSettings,
+    *,
+    source: str,
+    made_with: Mapping[str, Any] | None = None,
+) -> ClipsIndex:
+    """Write clips that were made rather than read (mixed scenes, arrays) as a prepared folder.
+
+    made_with: the maker's own settings, kept in the index beside `settings`.
+    """
+    every = {**settings.model_dump(mode="json"), **(made_with or {})}
+    folder = _open_folder(folder, source, every)
+    results = []
+    for number, batch in enumerate(_batches(clips, settings.clips_per_shard)):
+        path = folder / shard_name("clips", number)
+        results.append(_write_clips_shard(path, batch, settings, plan="", rejected=[]))
+    return _finish(folder, source, every, results, SourceReport())
+
+
+def plan_shards(
+    source: Source, folder: Path, settings: PrepareSettings, report: SourceReport
+) -> Iterator[ShardTask]:
+    """The shards to make: wanted licences only, every id once."""
+    root = str(source.root)
+    wanted = _wanted(source.records(report), settings, report)
+    for number, batch in enumerate(_batches(wanted, settings.clips_per_shard)):
+        yield ShardTask(number, tuple(batch), settings, str(folder), root)
+
+
+def make_shard(task: ShardTask) -> ShardResult:
+    """Make one shard, unless it is there already; bad clips are left out and named."""
+    path = Path(task.folder) / shard_name("clips", task.number)
+    there = read_sidecar(path)
+    if there is not None and there.get("plan") == task.plan:
+        return _result(path, there, reused=True)
+    clips: list[PreparedClip] = []
+    rejected: list[tuple[str, str]] = []
+    for record in task.records:
+        try:
+            made = prepare_clip(record, task.settings)
+        except Exception as error:  # a bad clip of whatever kind must not stop the others
+            rejected.append((record.id, _reason(error, record, task.root)))
+            continue
+        name, member = _origin(record, task.root)
+        for clip in made:
+            clip.preparation["origin"] = f"{name}::{member}" if member else name
+        clips += made
+    return _write_clips_shard(path, clips, task.settings, task.plan, rejected)
+
+
+def shard_name(kind: str, number: int) -> str:
+    return f"{kind}-{number:06d}.tar"
+
+
+def remove_stale(folder: Path, kind: str, keep: int) -> None:
+    """Remove shards past the last one: left by an earlier, longer version of the source."""
+    for path in sorted(folder.glob(f"{kind}-*.tar")):
+        match = re.fullmatch(rf"{kind}-(\d{{6,}})\.tar", path.name)
+        if match and int(match[1]) >= keep:
+            path.unlink()
+            sidecar_path(path).unlink(missing_ok=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread: the pool has a process per core, and sums keep one order."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write_clips_shard(
+    path: Path,
+    clips: Iterable[PreparedClip],
+    settings: PrepareSettings,
+    plan: str,
+    rejected: list[tuple[str, str]],
+) -> ShardResult:
+    sounds: dict[str, tuple[float, str]] = {}
+
+    def entries() -> Iterator[tuple[str, dict[str, bytes]]]:
+        for clip in clips:
+            record = clip.record
+            if record.id in sounds:
+                rejected.append((record.id, "duplicated id"))
+                continue
+            members, fingerprint = clip.files(settings)
+            sounds[record.id] = (record.seconds or 0.0, pack_fingerprint(fingerprint))
+            yield record.id, members
+
+    with one_thread():
+        # The sidecar's values are filled in while the entries are written.
+        sidecar = {"plan": plan, "rejected": rejected, "sounds": sounds}
+        there = write_shard(path, entries(), sidecar)
+    return _result(path, there, reused=False)
+
+
+def _result(path: Path, sidecar: Mapping[str, Any], *, reused: bool) -> ShardResult:
+    sounds = {key: (float(value[0]), str(value[1])) for key, value in sidecar["sounds"].items()}
+    info = ShardInfo(
+        name=path.name,
+        clips=len(sounds),
+        seconds=round(sum(seconds for seconds, _ in sounds.values()), 3),
+        bytes=sidecar["bytes"],
+        sha256=sidecar["sha256"],
+    )
+    rejected = tuple((str(key), str(reason)) for key, reason in sidecar["rejected"])
+    return ShardResult(info, rejected, sounds, reused)
+
+
+def _open_folder(folder: str | Path, source: str, settings: dict[str, Any]) -> Path:
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    before = read_index(ClipsIndex, folder)
+    if before is None:
+        write_index(ClipsIndex(complete=False, source=source, settings=settings), folder)
+    else:
+        old = {"source": before.source, **before.settings}
+        check_same_settings(old, {"source": source, **settings}, folder)
+    return folder
+
+
+def _finish(
+    folder: Path,
+    source: str,
+    settings: dict[str, Any],
+    results: list[ShardResult],
+    report: SourceReport,
+) -> ClipsIndex:
+    sounds: dict[str, tuple[float, str]] = {}
+    for result in results:
+        for key in result.sounds.keys() & sounds.keys():
+            raise DataError(f"two clips of {source} have the id '{key}'; rename one")
+        sounds.update(result.sounds)
+    rejected = [*report.skipped, *(pair for result in results for pair in result.rejected)]
+    fingerprints = [unpack_fingerprint(packed) for _, packed in sounds.values()]
+    index = ClipsIndex(
+        complete=True,
+        source=source,
+        settings=settings,
+        shards=tuple(result.info for result in results),
+        clips=len(sounds),
+        seconds=round(sum(seconds for seconds, _ in sounds.values()), 3),
+        rejected=tuple(Rejected(id=key, reason=reason) for key, reason in rejected),
+        notes=tuple(report.notes),
+        near_duplicates=tuple(
+            near_duplicates(
+                list(sounds),
+                np.stack(fingerprints) if fingerprints else np.zeros((0, 1)),
+                [seconds for seconds, _ in sounds.values()],
+            )
+        ),
+    )
+    write_index(index, folder)
+    remove_stale(folder, "clips", keep=len(results))
+    return index
+
+
+def _wanted(
+    records: Iterable[Record], settings: PrepareSettings, report: SourceReport
+) -> Iterator[Record]:
+    seen: set[str] = set()
+    for record in records:
+        if record.id in seen:
+            report.skip(record.id, "duplicated id")
+            continue
+        seen.add(record.id)
+        if settings.licences is not None and record.licence not in settings.licences:
+            report.skip(record.id, f"licence {record.licence} is not wanted")
+            continue
+        yield record
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def _origin(record: Record, root: str) -> tuple[str, str | None]:
+    """The audio's place relative to the source, so that shards do not depend on where it lies."""
+    path = PurePath(record.audio.path)
+    inside = path.is_relative_to(root)
+    return (
+        path.relative_to(root) if inside else PurePath(path.name)
+    ).as_posix(), record.audio.member
+
+
+def _size(record: Record) -> int:
+    try:
+        return record.audio.span[1] if record.audio.span else Path(record.audio.path).stat().st_size
+    except OSError:
+        return -1
+
+
+def _reason(error: Exception, record: Record, root: str) -> str:
+    text = " ".join(str(error).split()).replace(record.audio.path, _origin(record, root)[0])
+    return text if isinstance(error, DiffsoundError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,94 @@
+"""One record type that every data source yields and every later stage reads."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# A name in a ustar header holds 100 bytes; this leaves room for the longest suffix.
+MAX_ID = 88
+
+
+@dataclass(frozen=True, slots=True)
+class AudioLocation:
+    """Where a clip's audio is: a file, or a member of an uncompressed tar; optionally a part of it.
+
+    path:   the audio file, or the tar that holds it.
+    member: the member's name when `path` is a tar.
+    span:   the member's (offset, bytes) in the tar, so that it is read without a scan.
+    start, end: the wanted part in seconds. A file no longer than the part is taken as already cut.
+    """
+
+    path: str
+    member: str | None = None
+    start: float | None = None
+    end: float | None = None
+    span: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}::{self.member}" if self.member else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One clip: where it is, what is said of it, and who made it under which terms.
+
+    licence: normalised (see `licences.normalise_licence`); `licence_stated` keeps the source's words.
+    group:   clips cut from one recording share it; splits never divide a group.
+    """
+
+    id: str
+    audio: AudioLocation
+    captions: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    title: str = ""
+    split: str = "train"
+    licence: str = "unknown"
+    licence_stated: str = ""
+    author: str = ""
+    url: str = ""
+    source: str = ""
+    group: str = ""
+    seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field but the audio location, which is another one in every folder."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "audio"}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in fields.items()
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], audio: AudioLocation) -> Record:
+        """The record of a prepared clip's JSON; keys it does not know are left aside."""
+        known = {name: fields[name] for name in cls.__slots__ if name in fields and name != "audio"}
+        for name in ("captions", "labels", "tags"):
+            if name in known:
+                known[name] = tuple(known[name])
+        return cls(audio=audio, **known)
+
+
+def safe_id(text: str) -> str:
+    """A clip id fit for file names and tar members: letters, digits, `_` and `-`, at most 88.
+
+    What cannot be kept becomes `_`; a text that is too long ends in a hash of the whole.
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or "clip"
+    if len(name) <= MAX_ID:
+        return name
+    return f"{name[: MAX_ID - 9]}-{short_hash(text)}"
+
+
+def short_hash(text: str) -> str:
+    """Eight hex digits of the text's SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def one_line(text: str) -> str:
+    """Runs of white space (line breaks included) as one space: captions live on one line."""
+    return " ".join(text.split())
