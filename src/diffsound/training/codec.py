@@ -29,7 +29,7 @@ from diffsound.data.shards import PreparedData
 from diffsound.training import show
 from diffsound.training.adversarial import AdversarialSchedule
 from diffsound.training.config import RunConfig
-from diffsound.training.sets import FixedWaves, Share, wave_loader
+from diffsound.training.sets import FixedWaves, Share, check_rate, wave_loader
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn, frozen
 
 
@@ -93,6 +93,7 @@ class CodecStage(Stage):
 
     def __init__(self, config: CodecRun, data: PreparedData, share: Share = Share()) -> None:
         super().__init__()
+        check_rate(data, config.mel.sample_rate)
         self.config = config
         self.codec = Codec(config.codec)
         self.players = {"codec": Player.of(self.codec, config.train)}
@@ -176,21 +177,23 @@ class CodecStage(Stage):
         return term, logs
 
     def validate(self, module: nn.Module) -> dict[str, float]:
-        """l1: mean distance; texture: how much of the mels' change from frame to frame is left
+        """l1: mean distance where there is sound; texture: how much of the mels' change from frame to frame is left
         (1 is all of it, less is blurred); perplexity and used: of the codes on held-out clips.
         """
         sums = torch.zeros(3, dtype=torch.float64)
         cells, tokens = 0, []
         for mel in self._held_out_mels():
             made = module(mel)
-            sums[0] += (made.mel - mel).abs().double().sum().cpu()
-            sums[1] += made.mel.diff(dim=-1).abs().double().sum().cpu()
-            sums[2] += mel.diff(dim=-1).abs().double().sum().cpu()
-            cells += mel.numel()
+            # Silence that pads short clips is coded without fault and would hide what is not.
+            heard = mel.amax(dim=1, keepdim=True) > 0  # [B, 1, L]
+            sums[0] += ((made.mel - mel).abs() * heard).double().sum().cpu()
+            sums[1] += (made.mel.diff(dim=-1).abs() * heard[..., 1:]).double().sum().cpu()
+            sums[2] += (mel.diff(dim=-1).abs() * heard[..., 1:]).double().sum().cpu()
+            cells += int(heard.sum()) * mel.shape[1]
             tokens.append(made.tokens)
         health = codebook_health(torch.cat(tokens), self.codec.codebook_size)
         return {
-            "l1": float(sums[0] / cells),
+            "l1": float(sums[0] / max(1, cells)),
             "texture": float(sums[1] / sums[2].clamp_min(1e-12)),
             "perplexity": float(health.perplexity.mean()),
             "used": float(health.used.mean()),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import sys
 import tempfile
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -58,11 +57,3 @@ def _peak_bytes() -> int:
         return int(torch.cuda.max_memory_allocated())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)
-
-
-def timed(work: Iterable[object]) -> float:
-    """Seconds it takes to go through `work`."""
-    start = time.perf_counter()
-    for _ in work:
-        pass
-    return time.perf_counter() - start

@@ -64,6 +64,8 @@ class Trainer:
     ) -> None:
         self.stage, self.config, self.run, self.accelerator = stage, config, run, accelerator
         self.position = Position()
+        self.log: RunLog | None = None
+        self.line = ProgressLine(stage.kind, None, 0, quiet=True)
         self.modules = {name: player.module for name, player in stage.players.items()}
         for module in self.modules.values():
             module.to(accelerator.device)
@@ -89,7 +91,8 @@ class Trainer:
         self._resume()
         main = self.accelerator.is_main_process
         first = self.position.step
-        self.log = RunLog(self.run, first, self.config.tensorboard) if main else None
+        if main:
+            self.log = RunLog(self.run, first, self.config.tensorboard)
         self.line = ProgressLine(self.stage.kind, self.total_steps, first, quiet or not main)
         if first:
             self.line.say(f"resuming at step {first}")
@@ -102,6 +105,16 @@ class Trainer:
             if self.log is not None:
                 self.log.close()
         return ending
+
+    def time_steps(self, warm_up: int, measured: int) -> float:
+        """Seconds a step takes, by taking some; for estimates, the run is not kept."""
+        batches = self._batches()
+        for _ in range(warm_up):
+            self._step(batches)
+        start = time.perf_counter()
+        for _ in range(measured):
+            self._step(batches)
+        return (time.perf_counter() - start) / measured
 
     def _loop(self, signals: StopSignals) -> Ending:
         position, config = self.position, self.config

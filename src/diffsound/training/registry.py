@@ -12,7 +12,6 @@ from diffsound.training.codec import CodecRun, CodecStage
 from diffsound.training.config import RunConfig
 from diffsound.training.sets import Share
 from diffsound.training.stage import Stage
-from diffsound.training.vocoder import VocoderRun, VocoderStage
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class StageSpec:
 
 STAGES = {
     "codec": StageSpec(CodecRun, CodecStage),
-    "vocoder": StageSpec(VocoderRun, VocoderStage),
 }
 
 

@@ -34,6 +34,16 @@ def clips_of(data: PreparedData, config: DataConfig, split: str) -> list[int]:
     return found
 
 
+def check_rate(data: PreparedData, sample_rate: int) -> None:
+    """Refuse data prepared at another sample rate than the stage's mel is made for."""
+    found = data.index.mel.sample_rate
+    if found != sample_rate:
+        raise DataError(
+            f"{data.folder} was prepared at {found} Hz, this config's mel is for {sample_rate} Hz; "
+            "prepare the data again, or change mel.sample_rate"
+        )
+
+
 def sampler_for(labels: Sequence[int], balance: float, seed: int) -> ItemSampler:
     """Shuffled clips, drawn more evenly over the classes the nearer `balance` is to 1."""
     if balance == 0:
