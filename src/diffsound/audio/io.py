@@ -1,0 +1,278 @@
+"""Audio files in and out: WAV, FLAC, OGG and MP3, any rate and channel count.
+
+Everything inside the package is one channel of float32; whatever a file can have wrong with it
+becomes an AudioError of one line.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import ArrayLike, NDArray
+
+from diffsound.audio import riff
+from diffsound.audio.integrity import is_cut_short
+from diffsound.audio.loudness import LOUDNESS_CEILING, limit_peak, to_loudness
+from diffsound.errors import AudioError
+from diffsound.files import atomic_write
+
+Wave = NDArray[np.float32]
+Bits = Literal[16, 24, 32]
+
+AUDIO_FORMATS = ("wav", "flac", "ogg", "mp3")
+
+# libsndfile's name of each sample format; 32 bits are floating point.
+_SUBTYPES = {
+    ("wav", 16): "PCM_16",
+    ("wav", 24): "PCM_24",
+    ("wav", 32): "FLOAT",
+    ("flac", 16): "PCM_16",
+    ("flac", 24): "PCM_24",
+    ("ogg", 16): "VORBIS",
+    ("mp3", 16): "MPEG_LAYER_III",
+}
+_LOSSY = ("ogg", "mp3")
+
+# Full scale but for a hair, so that rounding to integers cannot clip.
+_CEILING = 0.99
+
+# Decoded and encoded by blocks: memory stays bounded for any number of channels, and libsndfile's
+# Vorbis encoder overflows its stack when it is given minutes at once.
+_BLOCK = 65536
+
+# Beyond these a header is a mistake, and libsndfile's Vorbis encoder crashes above 200 kHz.
+_READABLE_RATES = range(1000, 768_001)
+_WRITABLE_RATES = range(1000, 192_001)
+
+
+def read_audio(
+    source: str | Path | BinaryIO, sample_rate: int = 22050, *, max_seconds: float = 3600.0
+) -> Wave:
+    """Read a file or binary stream as mono float32 [samples] at `sample_rate`.
+
+    Channels are averaged. A file that is unreadable, cut short, empty, longer than
+    `max_seconds`, or has NaN or infinite samples raises an AudioError.
+    """
+    name, opened = _open(source)
+    with opened as stream:
+        _check_whole(name, stream)
+        try:
+            with soundfile.SoundFile(stream) as file:
+                mono, rate = _decode(name, file, max_seconds), file.samplerate
+        except (soundfile.SoundFileError, TypeError, ValueError) as error:
+            raise AudioError(
+                f"cannot read {name}: {_reason(error)}; give a WAV, FLAC, OGG or MP3 file"
+            ) from error
+    if not np.isfinite(mono).all():
+        raise AudioError(f"cannot use {name}: it has NaN or infinite samples")
+    wave = resample(mono, rate, sample_rate)
+    if not len(wave):
+        raise AudioError(f"cannot use {name}: it has no samples")
+    return wave
+
+
+def to_mono(wave: NDArray[np.float32]) -> Wave:
+    """Average the channels of [samples, channels]; [samples] passes through."""
+    return wave if wave.ndim == 1 else wave.mean(axis=1, dtype=np.float32)
+
+
+def resample(wave: Wave, source_rate: int, target_rate: int) -> Wave:
+    """Resample [samples] with soxr's high-quality filter."""
+    if source_rate == target_rate or not len(wave):
+        return wave
+    return soxr.resample(wave, source_rate, target_rate, quality="HQ").astype(np.float32)
+
+
+def fit_length(wave: Wave, samples: int) -> Wave:
+    """Cut [n] at the end, or pad it there with silence, to exactly [samples]."""
+    return np.pad(wave[:samples], (0, max(0, samples - len(wave))))
+
+
+def check_target(
+    path: str | Path, *, overwrite: bool = False, formats: tuple[str, ...] = AUDIO_FORMATS
+) -> Path:
+    """Refuse a target that could not be written; worth calling before a long computation."""
+    path = Path(path)
+    if path.suffix.lower().removeprefix(".") not in formats:
+        known = ", ".join(f".{name}" for name in formats)
+        raise AudioError(f"cannot write {path}: its name must end in one of {known}")
+    if not path.parent.is_dir():
+        raise AudioError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise AudioError(f"cannot write {path}: it is a folder")
+    if path.exists() and not overwrite:
+        raise AudioError(f"cannot write {path}: it exists already; overwrite it explicitly")
+    return path
+
+
+def write_audio(
+    path: str | Path,
+    wave: ArrayLike,
+    sample_rate: int,
+    *,
+    bits: Bits = 16,
+    loudness: float | None = None,
+    metadata: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a wave [samples] in the format its name ends in; see `encode_audio`.
+
+    The file appears whole or not at all.
+    """
+    path = check_target(path, overwrite=overwrite)
+    data = encode_audio(
+        wave, sample_rate, path.suffix.lower()[1:], bits=bits, loudness=loudness, metadata=metadata
+    )
+    write_bytes(path, data)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; a full disk or a missing right is an AudioError."""
+    try:
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(data)
+    except OSError as error:
+        raise AudioError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def encode_audio(
+    wave: ArrayLike,
+    sample_rate: int,
+    format: str = "wav",
+    *,
+    bits: Bits = 16,
+    loudness: float | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """A wave [samples] as the bytes of an audio file.
+
+    Never clips: a wave above full scale is scaled down as a whole, and nothing else is changed.
+    `loudness` is an integrated loudness in LUFS to reach, as far as a peak of -1 dBFS allows.
+    `metadata` is kept as JSON in the file's comment; `read_metadata` gives it back. `bits` of 24
+    (WAV, FLAC) and 32 (floating point, WAV) are for further editing.
+    """
+    samples = np.asarray(wave, dtype=np.float32)
+    if samples.ndim != 1 or not len(samples):
+        raise AudioError(f"a wave to write is [samples > 0], not {list(samples.shape)}")
+    if not np.isfinite(samples).all():
+        raise AudioError("the wave to write has NaN or infinite samples")
+    subtype = _SUBTYPES.get((format, bits))
+    if subtype is None:
+        raise AudioError(f"{bits} bits in .{format} cannot be written; .wav takes 16, 24 and 32")
+    if sample_rate not in _WRITABLE_RATES:
+        raise AudioError(f"a sample rate of {sample_rate} Hz cannot be written; use 1000 to 192000")
+    if loudness is not None:
+        samples = to_loudness(samples, sample_rate, loudness)
+    comment = json.dumps(dict(metadata)) if metadata else None
+    if format in _LOSSY:
+        return _encode_lossy(samples, sample_rate, format, subtype, comment)
+    return _encode(limit_peak(samples, _CEILING), sample_rate, format, subtype, comment)
+
+
+def read_metadata(source: str | Path | BinaryIO) -> dict[str, str]:
+    """The metadata `write_audio` put into a file; empty when there is none."""
+    name, opened = _open(source)
+    with opened as stream:
+        comment = riff.read_comment(stream)
+        if comment is None:
+            stream.seek(0)
+            try:
+                with soundfile.SoundFile(stream) as file:
+                    comment = file.comment
+            except (soundfile.SoundFileError, TypeError, ValueError) as error:
+                raise AudioError(f"cannot read {name}: {_reason(error)}") from error
+    try:
+        values = json.loads(comment)
+    except ValueError:
+        return {}
+    return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
+
+
+def _open(source: str | Path | BinaryIO) -> tuple[str, nullcontext[BinaryIO] | BinaryIO]:
+    """The source's name for messages, and a seekable stream to use in a `with`.
+
+    A stream that was given is left open; one that cannot seek (a pipe) is read into memory.
+    """
+    if not isinstance(source, str | Path):
+        stream = source if source.seekable() else io.BytesIO(source.read())
+        return str(getattr(source, "name", None) or "the audio"), nullcontext(stream)
+    try:
+        return str(source), Path(source).open("rb")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise AudioError(f"cannot read {source}: {reason}") from error
+
+
+def _check_whole(name: str, stream: BinaryIO) -> None:
+    if stream.seek(0, 2) == 0:
+        raise AudioError(f"cannot read {name}: the file is empty")
+    if is_cut_short(stream):
+        raise AudioError(f"cannot read {name}: it is cut short; get the whole file again")
+    stream.seek(0)
+
+
+def _decode(name: str, file: soundfile.SoundFile, max_seconds: float) -> Wave:
+    """All samples, averaged over channels, at the file's own rate."""
+    if file.samplerate not in _READABLE_RATES:
+        raise AudioError(f"cannot use {name}: its sample rate is {file.samplerate} Hz")
+    promised = file.frames
+    if promised > max_seconds * file.samplerate:
+        seconds = promised / file.samplerate
+        raise AudioError(
+            f"cannot use {name}: it lasts {seconds:.0f} s, longer than {max_seconds:g} s"
+        )
+    blocks = [
+        to_mono(block) for block in file.blocks(blocksize=_BLOCK, dtype="float32", always_2d=True)
+    ]
+    mono = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+    if len(mono) < promised:
+        raise AudioError(
+            f"cannot read {name}: it is cut short, {len(mono)} of {promised} samples are there"
+        )
+    return mono
+
+
+def _encode(
+    samples: Wave, sample_rate: int, format: str, subtype: str, comment: str | None
+) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        with soundfile.SoundFile(
+            buffer, "w", sample_rate, channels=1, format=format.upper(), subtype=subtype
+        ) as file:
+            if comment and format != "wav":
+                file.comment = comment
+            for start in range(0, len(samples), _BLOCK):
+                file.write(samples[start : start + _BLOCK])
+    except (soundfile.SoundFileError, TypeError, ValueError) as error:
+        raise AudioError(f"cannot write .{format} at {sample_rate} Hz: {_reason(error)}") from error
+    data = buffer.getvalue()
+    return riff.with_comment(data, comment) if comment and format == "wav" else data
+
+
+def _encode_lossy(
+    samples: Wave, sample_rate: int, format: str, subtype: str, comment: str | None
+) -> bytes:
+    """Encode so that the decoded wave does not clip: a lossy codec overshoots the peak it got."""
+    ceiling = LOUDNESS_CEILING
+    while True:
+        data = _encode(limit_peak(samples, ceiling), sample_rate, format, subtype, comment)
+        decoded, _ = soundfile.read(io.BytesIO(data), dtype="float32")
+        peak = float(np.abs(decoded).max(initial=0.0))
+        if peak <= 1:
+            return data
+        ceiling *= _CEILING / peak
+
+
+def _reason(error: Exception) -> str:
+    """What libsndfile says, as part of a sentence."""
+    text = getattr(error, "error_string", None) or str(error)
+    return " ".join(text.removeprefix("Error : ").rstrip(". ").split()) or "unknown error"

@@ -1,0 +1,169 @@
+"""The mel front end: wave to normalised mel as published, and back to linear magnitudes.
+
+`mel` everywhere in this package is the normalised log-mel in [0, 1] that these functions make.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from diffsound.audio.stft import Padding, stft
+from diffsound.config import Config
+from diffsound.errors import InputError
+
+# The published normalisation: 20·log10(m) - 20 dB, of which [-100, 0] dB becomes [0, 1].
+_LOWEST_MAGNITUDE = 1e-5
+_REFERENCE_DB = 20.0
+_RANGE_DB = 100.0
+
+# After 24 updates the mel of the result is on average within 2e-4 of the mel asked for (a clipped
+# pseudo-inverse: 8e-4), and the linear magnitudes are within 0.2 % of where they converge.
+_INVERSION_STEPS = 24
+
+
+class MelConfig(Config):
+    """Every constant of the mel front end; the defaults are the published ones."""
+
+    sample_rate: int = Field(22050, gt=0)
+    n_fft: int = Field(1024, ge=4, multiple_of=2)
+    hop_length: int = Field(256, gt=0)
+    n_mels: int = Field(80, gt=0)
+    fmin: float = Field(125.0, ge=0)
+    fmax: float = Field(7600.0, gt=0)
+    padding: Padding = "reflect"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.fmin < self.fmax <= self.sample_rate / 2:
+            raise ValueError(
+                f"fmin < fmax <= sample_rate / 2 must hold, not "
+                f"{self.fmin:g} < {self.fmax:g} <= {self.sample_rate / 2:g}"
+            )
+        if 4 * self.hop_length > self.n_fft:
+            raise ValueError(
+                f"hop_length must be at most n_fft / 4 for frames to overlap enough to be "
+                f"inverted, not {self.hop_length} of {self.n_fft}"
+            )
+        return self
+
+    @classmethod
+    def full_band(cls, **changes: Any) -> Self:
+        """The published constants with the mel bands spread from 0 Hz to half the sample rate."""
+        sample_rate = changes.get("sample_rate", cls.model_fields["sample_rate"].default)
+        return cls(**{"fmin": 0.0, "fmax": sample_rate / 2, **changes})
+
+    def frames_for(self, samples: int) -> int:
+        """Frames the front end makes of a wave of that many samples."""
+        return 1 + samples // self.hop_length
+
+    @property
+    def bins(self) -> int:
+        """Linear frequencies of the STFT, n_fft // 2 + 1."""
+        return self.n_fft // 2 + 1
+
+
+class MelFrontEnd(nn.Module):
+    """Wave to mel; differentiable, batched, in float32 out whatever comes in.
+
+    The transform itself runs in float64: in float32 the rounding of one loud tone reaches the
+    floor of the silent bands beside it, and the mel strays from librosa's (which is float64
+    inside) by more than 1e-4. `precise=False` is for losses, where that is nothing and time
+    counts three times as much; so are devices that have no float64.
+    """
+
+    basis: Tensor  # [n_mels, bins]
+
+    def __init__(self, config: MelConfig, *, precise: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.precise = precise
+        self.register_buffer("basis", mel_basis(config), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        # A whole model cast to half precision must not coarsen the basis it measures with.
+        if self.basis.dtype != torch.float32:
+            self.basis = mel_basis(self.config).to(self.basis.device)
+        return self
+
+    def magnitudes(self, wave: Tensor) -> Tensor:
+        """Wave [B, samples] to linear magnitudes [B, bins, 1 + samples // hop_length]."""
+        if wave.ndim != 2 or wave.shape[1] == 0:
+            raise InputError(f"a batch of waves is [B, samples > 0], not {list(wave.shape)}")
+        exact = self.precise and wave.device.type != "mps"
+        wave = wave.to(torch.float64 if exact else torch.float32)
+        window = torch.hann_window(self.config.n_fft, dtype=wave.dtype, device=wave.device)
+        spectrum = stft(wave, window, self.config.hop_length, self.config.padding)
+        return spectrum.abs().float()
+
+    def forward(self, wave: Tensor) -> Tensor:
+        """Wave [B, samples] to mel [B, n_mels, 1 + samples // hop_length] in [0, 1]."""
+        magnitudes = self.magnitudes(wave)
+        with torch.autocast(wave.device.type, enabled=False):
+            return normalise(self.basis @ magnitudes).clamp(0, 1)
+
+    @torch.no_grad()
+    def to_linear(self, mel: Tensor) -> Tensor:
+        """Mel [B, n_mels, L] to non-negative magnitudes [B, bins, L] that have this mel.
+
+        Least squares under x >= 0 by Lee and Seung's multiplicative updates. They start from
+        the bands spread evenly over their bins, which is positive everywhere within the bands
+        (the updates cannot revive a zero) and smooth where the bands leave freedom.
+        """
+        with torch.autocast(mel.device.type, enabled=False):
+            target = denormalise(mel.float())
+            projected = self.basis.T @ target
+            gram = self.basis.T @ self.basis
+            weight = gram.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+            linear = projected / weight
+            for _ in range(_INVERSION_STEPS):
+                linear = linear * projected / (gram @ linear).clamp_min(1e-20)
+            return linear
+
+
+def normalise(magnitudes: Tensor) -> Tensor:
+    """Mel magnitudes to the published scale; [0, 1] holds -80 to 20 dB, and nothing is clipped."""
+    decibels = 20 * magnitudes.clamp_min(_LOWEST_MAGNITUDE).log10()
+    return (decibels - _REFERENCE_DB + _RANGE_DB) / _RANGE_DB
+
+
+def denormalise(mel: Tensor) -> Tensor:
+    """The inverse of `normalise`: normalised mel to mel magnitudes."""
+    decibels = mel * _RANGE_DB + _REFERENCE_DB - _RANGE_DB
+    return 10 ** (decibels / 20)
+
+
+def mel_basis(config: MelConfig) -> Tensor:
+    """Slaney's triangular filters, each of unit area in Hz: [n_mels, bins], float32."""
+    limits = torch.tensor([config.fmin, config.fmax], dtype=torch.float64)
+    low, high = _hz_to_mel(limits).tolist()
+    edges = _mel_to_hz(torch.linspace(low, high, config.n_mels + 2, dtype=torch.float64))
+    bins = torch.linspace(0, config.sample_rate / 2, config.bins, dtype=torch.float64)
+    left, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising = (bins - left) / (centre - left)
+    falling = (right - bins) / (right - centre)
+    triangles = torch.minimum(rising, falling).clamp_min(0)
+    return (triangles * 2 / (right - left)).float()
+
+
+# Slaney's scale: linear below 1 kHz (200/3 Hz a mel), logarithmic above (27 mels to 6.4 kHz).
+_HZ_PER_MEL = 200 / 3
+_BREAK_HZ = 1000.0
+_BREAK_MEL = _BREAK_HZ / _HZ_PER_MEL
+_LOG_STEP = math.log(6.4) / 27
+
+
+def _hz_to_mel(hz: Tensor) -> Tensor:
+    logarithmic = _BREAK_MEL + (hz.clamp_min(_BREAK_HZ) / _BREAK_HZ).log() / _LOG_STEP
+    return torch.where(hz < _BREAK_HZ, hz / _HZ_PER_MEL, logarithmic)
+
+
+def _mel_to_hz(mel: Tensor) -> Tensor:
+    logarithmic = _BREAK_HZ * ((mel - _BREAK_MEL) * _LOG_STEP).exp()
+    return torch.where(mel < _BREAK_MEL, mel * _HZ_PER_MEL, logarithmic)
