@@ -170,6 +170,30 @@ def test_half_precision_training_keeps_full_precision_codes() -> None:
     assert output.mel.isfinite().all()
 
 
+def test_decoding_can_be_exported_for_any_length() -> None:
+    class Decode(nn.Module):
+        def __init__(self, codec: Codec) -> None:
+            super().__init__()
+            self.codec = codec
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.codec.decode(tokens)
+
+    codec = make(SMALL_1D, "product").eval()
+    columns = torch.export.Dim("columns", min=2, max=1000)
+    exported = torch.export.export(
+        Decode(codec), (torch.zeros(1, 3, 5, dtype=torch.long),), dynamic_shapes=({2: columns},)
+    ).module()
+    tokens = torch.randint(16, (1, 3, 9))
+    torch.testing.assert_close(exported(tokens), codec.decode(tokens))
+
+
+def test_tokens_of_a_file_are_decoded_as_they_are() -> None:
+    codec = make(SMALL_1D, "product").eval()
+    tokens = torch.randint(16, (1, 3, 4))
+    assert torch.equal(codec.decode(tokens.to(torch.uint16)), codec.decode(tokens))
+
+
 def test_the_last_layer_feeds_the_mel() -> None:
     for backbone in (SMALL_1D, SMALL_2D):
         codec = make(backbone, "product")

@@ -241,6 +241,13 @@ def test_a_wrong_shape_is_named() -> None:
         codec_from_published(weights, n_mels=16)
 
 
+@pytest.mark.parametrize("key", ["encoder.conv_in.weight", "quantize.embedding.weight"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3, 4)])
+def test_a_weight_of_no_use_is_named(key: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(BundleError, match=key):
+        codec_from_published(checkpoint() | {key: torch.zeros(shape)}, n_mels=16)
+
+
 def test_another_kind_of_file_is_refused() -> None:
     with pytest.raises(BundleError, match="has no VQ-VAE"):
         codec_from_published({"model.1.weight_g": torch.zeros(1)})

@@ -31,9 +31,8 @@ def codec_from_published(
     config = _read_config(weights, n_mels)
     with torch.device("meta"):
         expected = Codec(config).state_dict()
-    converted = {_our_key(key): value for key, value in weights.items()}
-    if "quantizer.codebooks.codes" in converted:
-        converted["quantizer.codebooks.codes"] = converted["quantizer.codebooks.codes"][None]
+    converted = {key: value for key, value in weights.items() if key != _CODEBOOK}
+    converted["quantizer.codebooks.codes"] = weights[_CODEBOOK][None]
     _compare(converted, expected)
     return config, {key: converted[key].detach().float().contiguous() for key in expected}
 
@@ -55,10 +54,13 @@ def _strip_prefix(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_config(weights: Mapping[str, Tensor], n_mels: int) -> CodecConfig:
-    def shape(key: str) -> tuple[int, ...]:
+    def shape(key: str, axes: int = 4) -> tuple[int, ...]:
         if key not in weights:
             raise BundleError(f"the VQ-VAE has no '{key}'")
-        return tuple(weights[key].shape)
+        found = tuple(weights[key].shape)
+        if len(found) != axes or 0 in found:
+            raise BundleError(f"the VQ-VAE's '{key}' is {list(found)}, not a {axes}-D weight")
+        return found
 
     def count(stem: str) -> int:
         """How many of stem.0, stem.1, … there are."""
@@ -73,7 +75,7 @@ def _read_config(weights: Mapping[str, Tensor], n_mels: int) -> CodecConfig:
     halved = {
         level for level in levels if f"encoder.down.{level}.downsample.conv.weight" in weights
     }
-    codebook_size, code_dim = shape(_CODEBOOK)
+    codebook_size, code_dim = shape(_CODEBOOK, axes=2)
     if not widths or any(value % width for value in widths):
         raise BundleError(f"the VQ-VAE's widths {widths} are not multiples of its first, {width}")
     published = CodecConfig.official().quantizer
@@ -101,10 +103,6 @@ def _read_config(weights: Mapping[str, Tensor], n_mels: int) -> CodecConfig:
         )
     except ConfigError as error:
         raise BundleError(str(error)) from error
-
-
-def _our_key(key: str) -> str:
-    return "quantizer.codebooks.codes" if key == _CODEBOOK else key
 
 
 def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
