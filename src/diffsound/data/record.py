@@ -78,7 +78,9 @@ def safe_id(text: str) -> str:
 
     What cannot be kept becomes `_`; a text that is too long ends in a hash of the whole.
     """
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or "clip"
+    name = text
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", text):
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or "clip"
     if len(name) <= MAX_ID:
         return name
     return f"{name[: MAX_ID - 9]}-{short_hash(text)}"

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from diffsound.data.sources.audiocaps import REQUIRED as AUDIOCAPS_COLUMNS
+from diffsound.data.sources.audiocaps import AudioCaps
+from diffsound.data.sources.audioset import AudioSet
 from diffsound.data.sources.base import Source, SourceOptions, SourceReport
+from diffsound.data.sources.clotho import Clotho
+from diffsound.data.sources.corpus import REQUIRED as CORPUS_COLUMNS
 from diffsound.data.sources.corpus import Corpus
+from diffsound.data.sources.esc50 import Esc50
+from diffsound.data.sources.folder import Folder
 from diffsound.errors import DataError, InputError
 
 SOURCES: dict[str, Callable[[Path, SourceOptions], Source]] = {
+    "audioset": AudioSet,
+    "audiocaps": AudioCaps,
+    "esc50": Esc50,
+    "clotho": Clotho,
+    "folder": Folder,
     "corpus": Corpus,
 }
 
@@ -31,8 +43,23 @@ def open_source(spec: str, options: SourceOptions | None = None) -> Source:
 
 def guess_kind(root: Path) -> str:
     """The kind of source a folder looks like; any folder of sounds is a `folder`."""
-    if (root / "metadata.csv").is_file():
-        header = (root / "metadata.csv").open("rb").readline().decode("utf-8-sig", "replace")
-        if {"id", "file"} <= {name.strip().strip('"') for name in header.split(",")}:
-            return "corpus"
+    if (root / "meta" / "esc50.csv").is_file() or (root / "esc50.csv").is_file():
+        return "esc50"
+    if any(root.glob("*_segments.csv")):
+        return "audioset"
+    if any(root.glob("clotho_captions*.csv")):
+        return "clotho"
+    if _header(root / "train.csv") >= set(AUDIOCAPS_COLUMNS):
+        return "audiocaps"
+    if _header(root / "metadata.csv") >= set(CORPUS_COLUMNS):
+        return "corpus"
     return "folder"
+
+
+def _header(path: Path) -> set[str]:
+    """The column names of a CSV, empty when there is none."""
+    if not path.is_file():
+        return set()
+    with path.open("rb") as stream:
+        line = stream.readline(4096).decode("utf-8-sig", "replace")
+    return {name.strip().strip('"') for name in line.split(",")}

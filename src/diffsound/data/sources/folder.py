@@ -1,0 +1,139 @@
+"""Any folder of sounds. What is known of a clip comes from, in this order:
+
+1. a table: `--captions FILE`, or captions/metadata .csv/.jsonl in the folder; columns `file` and
+   `caption` (or caption_1 …), optionally label, tags, title, split, licence, author, url, group
+2. a text file beside the clip (`bark.wav`, `bark.txt`): one caption per line
+3. its name: "Dog_bark_04.wav" is "dog bark"; the folder it is in is its label
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from diffsound.data.find import walk_audio
+from diffsound.data.licences import normalise_licence
+from diffsound.data.record import AudioLocation, Record, one_line, safe_id, short_hash
+from diffsound.data.sources.base import SourceOptions, SourceReport
+from diffsound.data.tables import check_columns, read_csv, read_jsonl, read_text, split_list
+
+TABLES = ("captions.csv", "captions.jsonl", "metadata.csv", "metadata.jsonl")
+FILE_COLUMNS = ("file", "file_name", "filename", "path", "audio")
+
+Fields = dict[str, str | list[str]]
+
+
+class Folder:
+    """Every audio file below a folder (tars included), in sorted order."""
+
+    name = "folder"
+
+    def __init__(self, root: Path, options: SourceOptions) -> None:
+        self.root = root
+        self.options = options
+
+    def records(self, report: SourceReport) -> Iterator[Record]:
+        locations = list(walk_audio(self.options.audio or self.root, report))
+        names = [self._name(location) for location in locations]
+        slugs = [safe_id(str(name.with_suffix(""))) for name in names]
+        repeated = {slug for slug, count in Counter(slugs).items() if count > 1}
+        table = self._table(report)
+        for location, name, slug in zip(locations, names, slugs, strict=True):
+            clip_id = safe_id(f"{slug}-{short_hash(str(name))}") if slug in repeated else slug
+            fields = _take(table, name)
+            yield self._record(clip_id, location, name, fields, report)
+        for file in table:
+            report.skip(safe_id(PurePosixPath(file).stem), f"missing: the table names {file}")
+
+    def _record(
+        self,
+        clip_id: str,
+        location: AudioLocation,
+        name: PurePosixPath,
+        rows: list[Fields],
+        report: SourceReport,
+    ) -> Record:
+        from diffsound.data.captions import clean_title
+
+        captions = _values(rows, "caption", "text", "description")
+        if not captions and location.member is None:
+            beside = Path(location.path).with_suffix(".txt")
+            if beside.is_file():
+                captions = [one_line(line) for line in read_text(beside, report).splitlines()]
+        title = next(iter(_values(rows, "title")), "") or name.stem
+        if not any(captions):
+            captions = [clean_title(title)]
+        labels = [
+            part for value in _values(rows, "label", "category") for part in split_list(value)
+        ]
+        if not labels and name.parent.name:
+            labels = [one_line(name.parent.name.replace("_", " "))]
+        stated = next(iter(_values(rows, "licence", "license")), "") or self.options.licence or ""
+        group = next(iter(_values(rows, "group")), "") or re.sub(
+            r"[\W_]*\d+$", "", str(name.with_suffix(""))
+        )
+        share = int(short_hash(group), 16) / 2**32
+        split = "valid" if share < self.options.valid_share else "train"
+        return Record(
+            id=clip_id,
+            audio=location,
+            captions=tuple(dict.fromkeys(text for text in captions if text)),
+            labels=tuple(dict.fromkeys(labels)),
+            tags=tuple(part for value in _values(rows, "tags") for part in split_list(value)),
+            title=title,
+            split=next(iter(_values(rows, "split")), "") or split,
+            licence=normalise_licence(stated),
+            licence_stated=stated,
+            author=next(iter(_values(rows, "author")), "") or self.options.author,
+            url=next(iter(_values(rows, "url")), ""),
+            source=self.root.name,
+            group=group,
+        )
+
+    def _name(self, location: AudioLocation) -> PurePosixPath:
+        """The clip's path relative to the folder (inside a tar: to the tar)."""
+        root = self.options.audio or self.root
+        if location.member is not None:
+            return PurePosixPath(location.member)
+        return PurePosixPath(Path(location.path).relative_to(root).as_posix())
+
+    def _table(self, report: SourceReport) -> dict[str, list[Fields]]:
+        """File -> its rows (several rows give several captions)."""
+        path = self.options.captions
+        if path is None:
+            path = next((self.root / n for n in TABLES if (self.root / n).is_file()), None)
+        if path is None:
+            return {}
+        rows: Iterable[Fields]
+        if path.suffix.lower() in (".jsonl", ".ndjson"):
+            rows = read_jsonl(path, (), report)
+        else:
+            rows = ({**row} for row in read_csv(path, (), report))
+        table: dict[str, list[Fields]] = {}
+        for row in rows:
+            column = next((name for name in FILE_COLUMNS if name in row), FILE_COLUMNS[0])
+            check_columns(path, list(row), (column,))
+            file = PurePosixPath(str(row[column]).replace("\\", "/"))
+            table.setdefault(str(file), []).append(row)
+        return table
+
+
+def _take(table: dict[str, list[Fields]], name: PurePosixPath) -> list[Fields]:
+    """Remove and return the rows of a clip: named by path, by file name, or without suffix."""
+    for key in (str(name), name.name, str(name.with_suffix("")), name.stem):
+        if key in table:
+            return table.pop(key)
+    return []
+
+
+def _values(rows: list[Fields], *prefixes: str) -> list[str]:
+    """The distinct values of the columns that begin with one of the prefixes."""
+    values: dict[str, None] = {}
+    for row in rows:
+        for column, value in row.items():
+            if column.lower().startswith(prefixes):
+                for text in value if isinstance(value, list) else [value]:
+                    values.setdefault(one_line(text))
+    return [text for text in values if text]

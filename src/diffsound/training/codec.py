@@ -1,0 +1,218 @@
+"""Training the codec (section III-B, eq. 2–4): L1 and codebook terms, then adversarial ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.codec.codec import Codec
+from diffsound.codec.config import CodecConfig, DiscriminatorConfig
+from diffsound.codec.discriminator import PatchDiscriminator
+from diffsound.codec.losses import (
+    AdversarialKind,
+    adaptive_weight,
+    adversarial_loss,
+    discriminator_loss,
+    feature_matching_loss,
+    reconstruction_loss,
+)
+from diffsound.codec.quantizer import codebook_health
+from diffsound.config import Config
+from diffsound.data.augment import AugmentConfig
+from diffsound.data.shards import PreparedData
+from diffsound.training import show
+from diffsound.training.adversarial import AdversarialSchedule
+from diffsound.training.config import RunConfig
+from diffsound.training.sets import FixedWaves, Share, check_rate, wave_loader
+from diffsound.training.stage import Batch, Moment, Player, Stage, Turn, frozen
+
+
+class CodecAdversarial(AdversarialSchedule):
+    """The discriminator's part in the codec's loss.
+
+    weight: λ_d of eq. 4.
+    adaptive: multiply λ_d by VQGAN's ratio of gradient norms at the decoder's last layer.
+    """
+
+    weight: NonNegativeFloat = 0.8
+    kind: AdversarialKind = "hinge"
+    adaptive: bool = True
+    discriminator: DiscriminatorConfig = DiscriminatorConfig()
+
+
+class CodecLoss(Config):
+    """Weights of the codec's loss; those of the codebook terms are the quantizer's own.
+
+    change: of the L1 distance between the mels' changes from frame to frame, in which a blurred
+        texture differs although its level is right (not in the paper).
+    """
+
+    l1: NonNegativeFloat = 1.0
+    change: NonNegativeFloat = 0.0
+    adversarial: CodecAdversarial | None = None
+
+
+class CodecRun(RunConfig):
+    """configs/…/codec.yaml.
+
+    frames: length of the random crops to train on.
+    valid_clips, valid_frames: how many held-out clips are measured (0: all), and how much of each.
+    samples: how many of them are drawn.
+    """
+
+    stage: Literal["codec"]
+    mel: MelConfig = MelConfig()
+    codec: CodecConfig
+    frames: PositiveInt = 848
+    augment: AugmentConfig = AugmentConfig()
+    loss: CodecLoss = CodecLoss()
+    valid_clips: NonNegativeInt = 128
+    valid_frames: PositiveInt = 216
+    samples: NonNegativeInt = 4
+
+    @model_validator(mode="after")
+    def _same_bands(self) -> CodecRun:
+        if self.mel.n_mels != self.codec.n_mels:
+            raise ValueError(
+                f"mel.n_mels is {self.mel.n_mels} but codec.n_mels is {self.codec.n_mels}"
+            )
+        return self
+
+
+class CodecStage(Stage):
+    """Waves → mels → codec; the discriminator is the second player, if there is one."""
+
+    kind = "codec"
+    metric = "l1"
+
+    def __init__(self, config: CodecRun, data: PreparedData, share: Share = Share()) -> None:
+        super().__init__()
+        check_rate(data, config.mel.sample_rate)
+        self.config = config
+        self.codec = Codec(config.codec)
+        self.players = {"codec": Player.of(self.codec, config.train)}
+        self.adversarial = config.loss.adversarial
+        if self.adversarial is not None:
+            rival = self.adversarial
+            self.players["discriminator"] = Player(
+                PatchDiscriminator(rival.discriminator),
+                rival.lr or config.train.lr,
+                rival.betas,
+                rival.weight_decay,
+            )
+        # Training does not need the front end's last digits, and they triple its time.
+        self.front_end = MelFrontEnd(config.mel, precise=False)
+        hop = config.mel.hop_length
+        self.loader = wave_loader(config, data, (config.frames - 1) * hop, config.augment, share)
+        samples = (config.valid_frames - 1) * hop
+        self.held_out = FixedWaves(
+            config, data, samples, config.valid_clips, config.train.batch_size
+        )
+
+    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
+        super().attach(prepared, device)
+        self.front_end.to(device)
+
+    def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
+        weights = self.config.loss
+        with torch.no_grad():
+            mel = self.front_end(batch["wave"])  # [B, n_mels, frames]
+        made = self.prepared["codec"](mel, moment.generator)
+        rebuilt = made.mel.float()
+        l1 = reconstruction_loss(rebuilt, mel)
+        loss = weights.l1 * l1
+        logs: dict[str, Tensor | float] = {"l1": l1, "commitment": made.commitment_loss}
+        if weights.change:
+            change = reconstruction_loss(rebuilt.diff(dim=-1), mel.diff(dim=-1))
+            loss = loss + weights.change * change
+            logs["change"] = change
+        strength = self.adversarial.strength(moment) if self.adversarial else 0.0
+        if self.adversarial is not None and strength:
+            term, more = self._adversarial(self.adversarial, mel, rebuilt, loss)
+            loss = loss + strength * term
+            logs |= more
+        loss = loss + made.quantizer_loss
+        health = codebook_health(made.tokens, self.codec.codebook_size)
+        logs |= {
+            "perplexity": health.perplexity.mean(),
+            "used": health.used.mean(),
+            "restarts": float(self.codec.quantizer.restarts),
+        }
+        yield Turn("codec", loss, {"loss": loss, **logs})
+        if self.adversarial is not None and strength:
+            judge = self.prepared["discriminator"]
+            real, fake = judge(mel).logits, judge(rebuilt.detach()).logits
+            verdict = discriminator_loss(real, fake, self.adversarial.kind)
+            yield Turn(
+                "discriminator",
+                verdict,
+                {"judge_loss": verdict, "judge_real": real.mean(), "judge_fake": fake.mean()},
+            )
+
+    def _adversarial(
+        self, how: CodecAdversarial, mel: Tensor, rebuilt: Tensor, reconstruction: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """The weighted adversarial and feature-matching terms, and their logs."""
+        with frozen(self.players["discriminator"].module) as judge:
+            fake = judge(rebuilt)
+            term = adversarial_loss(fake.logits, how.kind)
+            logs: dict[str, Tensor | float] = {"adversarial": term}
+            weight: Tensor | float = how.weight
+            if how.adaptive:
+                weight = how.weight * adaptive_weight(reconstruction, term, self.codec.last_layer)
+                logs["adversarial_weight"] = weight
+            term = weight * term
+            if how.feature_matching:
+                with torch.no_grad():
+                    real = judge(mel)
+                matching = feature_matching_loss(real.features, fake.features)
+                term = term + how.feature_matching * matching
+                logs["feature_matching"] = matching
+        return term, logs
+
+    def validate(self, module: nn.Module) -> dict[str, float]:
+        """l1: mean distance where there is sound; texture: how much of the mels' change from frame to frame is left
+        (1 is all of it, less is blurred); perplexity and used: of the codes on held-out clips.
+        """
+        sums = torch.zeros(3, dtype=torch.float64)
+        cells, tokens = 0, []
+        for mel in self._held_out_mels():
+            made = module(mel)
+            # Silence that pads short clips is coded without fault and would hide what is not.
+            heard = mel.amax(dim=1, keepdim=True) > 0  # [B, 1, L]
+            sums[0] += ((made.mel - mel).abs() * heard).double().sum().cpu()
+            sums[1] += (made.mel.diff(dim=-1).abs() * heard[..., 1:]).double().sum().cpu()
+            sums[2] += (mel.diff(dim=-1).abs() * heard[..., 1:]).double().sum().cpu()
+            cells += int(heard.sum()) * mel.shape[1]
+            tokens.append(made.tokens)
+        health = codebook_health(torch.cat(tokens), self.codec.codebook_size)
+        return {
+            "l1": float(sums[0] / max(1, cells)),
+            "texture": float(sums[1] / sums[2].clamp_min(1e-12)),
+            "perplexity": float(health.perplexity.mean()),
+            "used": float(health.used.mean()),
+        }
+
+    def sample(self, module: nn.Module, folder: Path) -> None:
+        """Originals over reconstructions."""
+        if not self.config.samples:
+            return
+        mel = next(self._held_out_mels())[: self.config.samples]
+        for index, (original, rebuilt) in enumerate(zip(mel, module(mel).mel, strict=True)):
+            show.mel_pair(folder / f"clip-{index}.png", original, rebuilt)
+
+    def export_config(self) -> dict[str, Any]:
+        return {
+            "codec": self.config.codec.model_dump(mode="json"),
+            "mel": self.config.mel.model_dump(mode="json"),
+        }
+
+    def _held_out_mels(self) -> Iterator[Tensor]:
+        for batch in self.held_out:
+            yield self.front_end(batch["wave"].to(self.device))

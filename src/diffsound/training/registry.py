@@ -1,0 +1,37 @@
+"""The stages there are; a new one is a config, a Stage and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from diffsound.data.shards import PreparedData
+from diffsound.errors import InputError
+from diffsound.training.codec import CodecRun, CodecStage
+from diffsound.training.config import RunConfig
+from diffsound.training.sets import Share
+from diffsound.training.stage import Stage
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """What a stage's config file holds, and how the stage is made of it."""
+
+    config: type[RunConfig]
+    build: Callable[[Any, PreparedData, Share], Stage]
+
+
+STAGES = {
+    "codec": StageSpec(CodecRun, CodecStage),
+}
+
+
+def stage_spec(kind: str) -> StageSpec:
+    """The stage of that name; an unknown one is refused with those there are."""
+    try:
+        return STAGES[kind]
+    except KeyError:
+        raise InputError(
+            f"there is no training stage '{kind}'; choose one of {', '.join(STAGES)}"
+        ) from None

@@ -1,0 +1,35 @@
+"""What tests share: a tiny bundle with random weights, and the pipeline over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffsound.bundle import Bundle
+from diffsound.codec.config import CodecConfig
+from diffsound.decoder.config import ARConfig
+from diffsound.pipeline import TextToSound
+from support import TEXT_DIM, make_bundle, tiny_diffsound
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle() -> Bundle:
+    return make_bundle(tiny_diffsound())
+
+
+@pytest.fixture(scope="session")
+def tiny_ar_bundle() -> Bundle:
+    codec = CodecConfig.tiny()
+    return make_bundle(ARConfig.tiny(codec.rows, codec.codebook_size, TEXT_DIM))
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny bundle on disk; read only."""
+    return tiny_bundle.save_pretrained(tmp_path_factory.mktemp("bundles") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def pipeline(tiny_bundle: Bundle) -> TextToSound:
+    return TextToSound(tiny_bundle)

@@ -1,0 +1,57 @@
+"""Builders that several tests share."""
+
+from __future__ import annotations
+
+import torch
+from diffsound.vocoder.config import ISTFTConfig
+
+from diffsound.audio.mel import MelConfig
+from diffsound.bundle import (
+    Bundle,
+    BundleConfig,
+    CodecPart,
+    DecoderPart,
+    GenerationDefaults,
+    VocoderPart,
+)
+from diffsound.codec.codec import Codec
+from diffsound.codec.config import CodecConfig
+from diffsound.decoder.build import build_decoder
+from diffsound.decoder.config import ARConfig, DecoderConfig, DiffsoundConfig
+from diffsound.text.config import TextEncoderConfig
+from diffsound.vocoder import build_vocoder
+
+TEXT_DIM = 384  # MiniLM's
+
+
+def make_bundle(decoder: DecoderConfig, codec: CodecConfig | None = None) -> Bundle:
+    """A bundle with random, seeded weights."""
+    codec = codec or CodecConfig.tiny()
+    mel = MelConfig.full_band()
+    vocoder = ISTFTConfig(width=16, layers=1)
+    config = BundleConfig(
+        name="tiny",
+        text_encoder=TextEncoderConfig(kind="minilm"),
+        codec=CodecPart(model=codec, mel=mel),
+        decoder=DecoderPart(model=decoder),
+        vocoder=VocoderPart(model=vocoder, mel=mel),
+        defaults=GenerationDefaults(
+            duration=1.0,
+            num_inference_steps=None if isinstance(decoder, ARConfig) else 3,
+            guidance_scale=2.0,
+        ),
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Bundle(
+            config=config,
+            codec=Codec(codec),
+            decoder=build_decoder(decoder),
+            vocoder=build_vocoder(vocoder, mel),
+            card="# tiny\n\nRandom weights, for tests.\n",
+        )
+
+
+def tiny_diffsound(codec: CodecConfig | None = None) -> DiffsoundConfig:
+    codec = codec or CodecConfig.tiny()
+    return DiffsoundConfig.tiny(codec.rows, codec.codebook_size, TEXT_DIM)

@@ -1,0 +1,150 @@
+"""Text to sound, end to end on a tiny bundle."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from diffsound.audio.io import read_audio, read_metadata
+from diffsound.bundle import Bundle
+from diffsound.errors import InputError
+from diffsound.pipeline import TextToSound, fade_edges
+
+
+def test_one_prompt(pipeline: TextToSound) -> None:
+    (sound,) = pipeline("a dog barks", duration=1.5, seed=1)
+    assert sound.wave.dtype == np.float32
+    assert len(sound.wave) == round(1.5 * 22050)
+    assert np.isfinite(sound.wave).all()
+    assert np.abs(sound.wave).max() > 0
+    assert sound.tokens.shape == (pipeline.bundle.codec.rows, pipeline.columns(len(sound.wave)))
+    assert sound.prompt == "a dog barks"
+    assert sound.seed == 1
+    assert sound.settings["num_inference_steps"] == 3
+
+
+@pytest.mark.parametrize("duration", [0.5, 0.777, 3.0, 30.0])
+def test_durations(pipeline: TextToSound, duration: float) -> None:
+    (sound,) = pipeline("rain", duration=duration, num_inference_steps=1, seed=0)
+    assert len(sound.wave) == round(duration * 22050)
+
+
+def test_same_seed_same_sound_other_seed_other_sound(pipeline: TextToSound) -> None:
+    first, again, other = (pipeline("rain", seed=s)[0] for s in (5, 5, 6))
+    assert np.array_equal(first.wave, again.wave)
+    assert not np.array_equal(first.tokens, other.tokens)
+
+
+def test_generation_leaves_the_global_random_state_alone(pipeline: TextToSound) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    pipeline("rain", seed=5)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_candidates_and_lists_are_what_single_calls_make(tiny_bundle: Bundle) -> None:
+    # Micro-batches of two, so that the five jobs are split across batches.
+    pipeline = TextToSound(tiny_bundle, max_batch_seconds=2.5)
+    together = pipeline(["rain", "a long sentence about a dog"], num_candidates=2, seed=8)
+    alone = [
+        pipeline(prompt, seed=seed)[0]
+        for prompt in ("rain", "a long sentence about a dog")
+        for seed in (8, 9)
+    ]
+    assert [s.seed for s in together] == [8, 9, 8, 9]
+    for a, b in zip(together, alone, strict=True):
+        assert np.array_equal(a.tokens, b.tokens)
+        assert np.abs(a.wave - b.wave).max() < 1e-5
+
+
+def test_generator_gives_the_seed(pipeline: TextToSound) -> None:
+    sounds = [pipeline("rain", generator=torch.Generator().manual_seed(4))[0] for _ in range(2)]
+    assert sounds[0].seed == sounds[1].seed
+    assert pipeline("rain", seed=sounds[0].seed)[0].seed == sounds[0].seed
+
+
+def test_negative_prompt_and_guidance_matter(pipeline: TextToSound) -> None:
+    tokens = [
+        pipeline("rain", seed=1, guidance_scale=g, negative_prompt=n)[0].tokens
+        for g, n in ((1.0, None), (6.0, None), (6.0, "dogs"))
+    ]
+    assert not np.array_equal(tokens[0], tokens[1])
+    assert not np.array_equal(tokens[1], tokens[2])
+
+
+def test_callback_reaches_one(pipeline: TextToSound) -> None:
+    seen: list[float] = []
+    pipeline("rain", num_candidates=2, seed=0, callback=lambda share, tokens: seen.append(share))
+    assert seen == sorted(seen)
+    assert math.isclose(seen[-1], 1.0)
+
+
+def test_saved_sound_carries_its_recipe(pipeline: TextToSound, tmp_path) -> None:
+    (sound,) = pipeline("büllerbü ☂", seed=3)
+    for suffix in ("wav", "flac", "ogg", "mp3"):
+        path = sound.save(tmp_path / f"x.{suffix}")
+        assert "büllerbü" in read_metadata(path)["diffsound"]
+        wave = read_audio(path)
+        assert abs(len(wave) - len(sound.wave)) < 3000  # lossy formats pad
+        assert np.abs(wave).max() <= 1.0
+    assert sound.save_spectrogram(tmp_path / "x.png").stat().st_size > 100
+    page = sound._repr_html_()
+    assert "<audio controls" in page
+    assert "data:image/png" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": ""}, "empty"),
+        ({"prompt": " \t\n"}, "empty"),
+        ({"prompt": "\x00\x1b"}, "empty"),
+        ({"prompt": "a" * 100_000}, "characters"),
+        ({"prompt": []}, "at least one"),
+        ({"duration": 0}, "duration"),
+        ({"duration": -3}, "duration"),
+        ({"duration": 1e9}, "duration"),
+        ({"duration": math.nan}, "duration"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": 1, "generator": torch.Generator()}, "not both"),
+        ({"num_candidates": 0}, "num_candidates"),
+        ({"num_candidates": 10**6}, "num_candidates"),
+        ({"sampler": "magic"}, "sampler"),
+        ({"num_inference_steps": 0}, "steps"),
+        ({"num_inference_steps": 10_000}, "steps"),
+        ({"top_k": 0}, "top_k"),
+        ({"truncation": 2.0}, "truncation"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"guidance_scale": math.nan}, "guidance"),
+        ({"magic": 1}, "unknown setting 'magic'"),
+    ],
+)
+def test_bad_input_is_one_line(pipeline: TextToSound, arguments: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        pipeline(**{"prompt": "rain", **arguments})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["犬が吠える", "🐶🐶🐶", "e\u0301", "\u202edog", "DROP TABLE;--", "'\""]
+)
+def test_any_unicode_is_fine(pipeline: TextToSound, prompt: str) -> None:
+    assert np.isfinite(pipeline(prompt, seed=0, num_inference_steps=1)[0].wave).all()
+
+
+def test_ar_bundle_keeps_the_same_contract(tiny_ar_bundle: Bundle) -> None:
+    pipeline = TextToSound(tiny_ar_bundle)
+    (sound,) = pipeline("rain", seed=1)
+    assert np.array_equal(sound.tokens, pipeline("rain", seed=1)[0].tokens)
+
+
+def test_fade_edges() -> None:
+    faded = fade_edges(torch.ones(1000), 22050)
+    assert faded[0] == faded[-1] == 0
+    assert faded[500] == 1

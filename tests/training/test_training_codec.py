@@ -1,0 +1,191 @@
+"""The codec stage end to end at tiny size, through a run folder."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from diffsound.audio.mel import MelConfig
+
+import diffsound
+from diffsound.codec.codec import Codec
+from diffsound.codec.config import CodecConfig
+from diffsound.errors import ConfigError, DataError, InputError
+from diffsound.training import checkpoint
+from diffsound.training.export import load_export
+from diffsound.training.lock import run_lock
+from diffsound.training.logs import read_log
+from diffsound.training.plots import plot_run
+from diffsound.training.runs import train
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TINY = CONFIGS / "tiny" / "codec.yaml"
+QUIET = ("train.tensorboard=false",)
+
+
+def run_tiny(prepared: Path, run: Path, *overrides: str) -> str:
+    return train("codec", TINY, prepared, run, [*QUIET, *overrides], quiet=True)
+
+
+@pytest.fixture(scope="module")
+def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert run_tiny(prepared, run) == "finished"
+    return run
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    first, second = checkpoint.load_newest(one), checkpoint.load_newest(other)
+    assert first is not None
+    assert second is not None
+    for file, tensors in first.tensors.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, second.tensors[file][name]), f"{file}: {name}"
+
+
+def test_learns_and_hands_on_a_codec(whole: Path) -> None:
+    log = read_log(whole)
+    l1 = [entry["l1"] for entry in log if entry["kind"] == "train"]
+    assert l1[-1] < 0.8 * l1[0]
+    judged = [entry["step"] for entry in log if "judge_loss" in entry]
+    assert judged == [8, 10, 12]  # from start_steps on
+    kind, config, state = load_export(whole)
+    assert kind == "codec"
+    codec = Codec(CodecConfig.model_validate(config["codec"]))
+    codec.load_state_dict(state)
+    mel = MelConfig.model_validate(config["mel"])
+    assert codec.encode(torch.rand(1, mel.n_mels, 9)).shape == (1, 4, 3)
+
+
+def test_logs_say_how_the_codebook_is(whole: Path) -> None:
+    entries = read_log(whole)
+    for entry in entries:
+        assert 1 <= entry["perplexity"] <= 16
+        assert 0 < entry["used"] <= 1
+    assert entries[-1]["kind"] == "valid"
+    assert [e["restarts"] for e in entries if e["kind"] == "train"][0] >= 64  # the first placing
+
+
+def test_draws_originals_over_reconstructions(whole: Path) -> None:
+    from PIL import Image
+
+    with Image.open(whole / "samples" / "step-00000012" / "clip-0.png") as picture:
+        assert picture.size == (860, 484)
+
+
+def test_plots_its_curves(whole: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    with Image.open(plot_run(whole, tmp_path / "curves.png")) as picture:
+        assert picture.width > 400
+
+
+def test_a_finished_run_is_left_as_it_is(prepared: Path, whole: Path) -> None:
+    before = checkpoint.load_newest(whole)
+    assert run_tiny(prepared, whole) == "finished"
+    after = checkpoint.load_newest(whole)
+    assert before is not None
+    assert after is not None
+    assert before.state["position"]["step"] == after.state["position"]["step"] == 12
+
+
+def test_killed_at_any_point_and_resumed_gives_the_same_bits(
+    prepared: Path, whole: Path, tmp_path: Path
+) -> None:
+    """kill -9, twice, at moments nobody chose."""
+    run = tmp_path / "run"
+    code = (
+        "import sys; from diffsound.training.runs import train; "
+        "train('codec', sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:], quiet=True)"
+    )
+    # Slow steps down by a checkpoint after each, so that kills land in writing too.
+    command = [sys.executable, "-c", code, str(TINY), str(prepared), str(run)]
+    command += [*QUIET, "train.checkpoint_steps=1"]
+    source = str(Path(diffsound.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    for least in (2, 7):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if run.exists() and max(checkpoint.steps(run), default=0) >= least:
+                break
+            time.sleep(0.002)
+        time.sleep(random.random() * 0.03)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert checkpoint.steps(run)
+    run_tiny(prepared, run, "train.checkpoint_steps=1")
+    assert_same_state(whole, run)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    prepared: Path, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run_tiny(prepared, run)
+    damaged = run / "step-00000012" / "weights.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    with pytest.warns(UserWarning, match="weights.safetensors is damaged"):
+        run_tiny(prepared, run)
+    assert_same_state(whole, run)
+
+
+def test_changed_settings_are_named_and_nothing_is_touched(prepared: Path, whole: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"train\.lr was 0\.002, now 0\.5"):
+        run_tiny(prepared, whole, "train.lr=0.5")
+    with pytest.raises(ConfigError, match=r"codec\.backbone\.widths was \[16, 24\], now"):
+        run_tiny(prepared, whole, "codec.backbone.widths=[16, 16]")
+    after = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+    before.pop(whole / "run.lock")
+    after.pop(whole / "run.lock")
+    assert before == after
+
+
+def test_other_data_is_refused(prepared: Path, whole: Path, tmp_path: Path) -> None:
+    other = tmp_path / "data"
+    shutil.copytree(prepared, other)
+    index = other / "index.json"
+    index.write_text(index.read_text().replace("synthetic", "elsewhere"))
+    with pytest.raises(DataError, match="is another one"):
+        run_tiny(other, whole)
+
+
+def test_a_run_in_use_is_refused(prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with run_lock(run), pytest.raises(InputError, match=f"in use by process {os.getpid()}"):
+        run_tiny(prepared, run)
+    assert [path.name for path in run.iterdir()] == ["run.lock"]
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("stage=vocoder", ConfigError, "'stage'"),
+        ("train.max_step=3", ConfigError, "did you mean 'max_steps'"),
+        ("data.train_split=nowhere", DataError, "no clip with split 'nowhere'"),
+        ("data.licences=[gpl]", DataError, "licences gpl"),
+        ("mel.sample_rate=16000", DataError, "prepared at 8000 Hz"),
+        ("train.batch_size=13", DataError, "smaller batch size"),
+        ("mel.n_mels=40", ConfigError, "codec.n_mels is 32"),
+    ],
+)
+def test_bad_settings_end_in_one_line(
+    prepared: Path, tmp_path: Path, override: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        run_tiny(prepared, tmp_path / "run", override)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "run").glob("step-*"))
