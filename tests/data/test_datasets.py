@@ -82,7 +82,7 @@ def test_chain_of_empty_clips_ends(clips) -> None:
 def test_cache_differs_by_rounding_only(clips) -> None:
     cache = WaveCache(clips, [4, 1])
     for i in (4, 1):
-        assert np.abs(cache.wave(i) - clips.wave(i).clip(-1, 1)).max() <= 0.5 / 32767 + 1e-7
+        assert np.abs(cache.wave(i) - clips.wave(i).clip(-1, 1)).max() <= 1 / 32768
     assert cache.bytes == 2 * (len(clips.wave(4)) + len(clips.wave(1)))
     cached = WaveDataset(clips, [4, 1], 500, FULL, cache=True).item(1, rng(2))["wave"]
     plain = WaveDataset(clips, [4, 1], 500, FULL).item(1, rng(2))["wave"]

@@ -12,6 +12,7 @@ import numpy as np
 
 from diffsound.data import augment as aug
 from diffsound.data.augment import AugmentConfig
+from diffsound.data.clip import to_int16
 from diffsound.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -60,14 +61,15 @@ def label_names(data: ClipData, indices: Sequence[int]) -> list[str]:
 
 
 class WaveCache:
-    """Decoded waves kept as 16-bit integers in one block of memory (160 MB per hour).
+    """Decoded waves kept as 16-bit integers, as shards hold them, in one block of memory
+    (160 MB per hour).
 
     The block is filled before DataLoader workers are forked, so they share it instead of decoding
     the same files again every epoch.
     """
 
     def __init__(self, data: ClipData, indices: Sequence[int]) -> None:
-        waves = [_to_int16(data.wave(i)) for i in indices]
+        waves = [to_int16(data.wave(i)) for i in indices]
         self._edges = np.cumsum([0, *(len(wave) for wave in waves)])
         self._block = np.concatenate(waves) if waves else np.zeros(0, np.int16)
         self._place = {index: place for place, index in enumerate(indices)}
@@ -77,7 +79,7 @@ class WaveCache:
         """float32 [samples]."""
         place = self._place[i]
         stored = self._block[self._edges[place] : self._edges[place + 1]]
-        return stored.astype(np.float32) / np.float32(32767)
+        return stored.astype(np.float32) / np.float32(32768)
 
     @property
     def bytes(self) -> int:
@@ -259,7 +261,3 @@ def _some(indices: Sequence[int]) -> list[int]:
     if len(indices) == 0:
         raise DataError("no clips: the split or filter chosen leaves none")
     return [int(index) for index in indices]
-
-
-def _to_int16(wave: np.ndarray) -> np.ndarray:
-    return np.round(np.clip(wave, -1.0, 1.0) * 32767).astype(np.int16)

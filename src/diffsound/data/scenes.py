@@ -115,7 +115,7 @@ def write_scenes(
     Scene n is a pure function of (seed, n). Each clip's JSON holds the timeline (`events`) and the
     source, licence and author of every clip in it (`attribution`) under `preparation`.
     """
-    from diffsound.data.clip import PreparedClip, PrepareSettings
+    from diffsound.data.clip import PreparedClip, PrepareSettings, to_int16
     from diffsound.data.prepare import write_clips
 
     if count < 1:
@@ -132,7 +132,7 @@ def write_scenes(
                 scene_record(
                     scene, data.records, scene_id, split, len(scene.wave) / mel.sample_rate
                 ),
-                np.round(scene.wave * 32767).astype(np.int16),
+                to_int16(scene.wave),
                 {
                     "events": [event.to_json() for event in scene.events],
                     "attribution": [_credit(data.records[clip]) for clip in scene.clips],
