@@ -224,3 +224,21 @@ class CodecConfig(Config):
                 commitment_weight=0.25,
             ),
         )
+
+
+class DiscriminatorConfig(Config):
+    """The patch discriminator; the defaults are the published ones.
+
+    layers: convolutions of stride 2 (each doubles the width, up to 8 times).
+    norm: "batch" as published; "group" does not mix the clips of a batch; "spectral" bounds the
+        slope of every layer; "none" is the cheapest.
+    """
+
+    width: PositiveInt = 64
+    layers: PositiveInt = 3
+    norm: Literal["batch", "group", "spectral", "none"] = "batch"
+
+    @classmethod
+    def small(cls) -> DiscriminatorConfig:
+        """A sixteenth of the published one's work, for training on a CPU."""
+        return cls(width=16, norm="group")
