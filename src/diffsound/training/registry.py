@@ -10,8 +10,9 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import InputError
 from diffsound.training.codec import CodecRun, CodecStage
 from diffsound.training.config import RunConfig
-from diffsound.training.sets import Share
+from diffsound.training.sets import Process
 from diffsound.training.stage import Stage
+from diffsound.training.vocoder import VocoderRun, VocoderStage
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,12 @@ class StageSpec:
     """What a stage's config file holds, and how the stage is made of it."""
 
     config: type[RunConfig]
-    build: Callable[[Any, PreparedData, Share], Stage]
+    build: Callable[[Any, PreparedData, Process], Stage]
 
 
 STAGES = {
     "codec": StageSpec(CodecRun, CodecStage),
+    "vocoder": StageSpec(VocoderRun, VocoderStage),
 }
 
 
