@@ -205,9 +205,6 @@ class CodecConfig(Config):
                 codebook_size=512,
                 code_dim=8,
                 update="ema",
-                # Batches of some 900 columns: codes follow within 20 steps, and an unused one
-                # moves after 70; with 0.99 a young encoder outruns its codes and most of them die.
-                decay=0.95,
                 commitment_weight=0.25,
             ),
         )
