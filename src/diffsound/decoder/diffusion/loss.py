@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
 from diffsound.decoder.diffusion.posterior import log_reverse_probs, posterior
 from diffsound.decoder.diffusion.schedule import Schedule
@@ -45,8 +45,8 @@ def diffusion_loss(
     with the index t − 1). t_probability: [B], with what probability each t was drawn; None means
     uniformly. The sum over t is estimated by one t, divided by its probability.
     """
-    log_p = log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
-    x0_nll = _mean(-log_p.gather(-1, x0.unsqueeze(-1)).squeeze(-1))
+    log_p = _log_p(logits)
+    x0_nll = _mean(_nll(log_p, x0))
     kl = _mean(_kl(log_p, x0, xt, t, schedule))
     weight = torch.full_like(kl, auxiliary_weight)
     if adaptive:
@@ -76,7 +76,7 @@ def simplified_loss(logits: Tensor, x0: Tensor, xt: Tensor, schedule: Schedule) 
     about masked cells only (a visible token is right); with uniform noise any token may be wrong,
     so every cell counts. The mean is over the cells that count (0 if there are none).
     """
-    nll = cross_entropy(logits.movedim(-1, 1).float(), x0, reduction="none")
+    nll = _nll(_log_p(logits), x0)
     if schedule.transition != "mask":
         return _mean(nll)
     guessed = (xt == schedule.mask_index).to(nll)
@@ -92,6 +92,16 @@ def prior_kl(schedule: Schedule) -> float:
     others = (schedule.codebook_size - 1) * uniform
     kl = (stay + uniform) * math.log((stay + uniform) / rest)
     return kl + (others * math.log(uniform / rest) if others > 0 else 0.0)
+
+
+def _log_p(logits: Tensor) -> Tensor:
+    """log p(x_0) in float32 or better."""
+    return log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+
+
+def _nll(log_p: Tensor, x0: Tensor) -> Tensor:
+    """−log p(x_0) per cell."""
+    return -log_p.gather(-1, x0.unsqueeze(-1)).squeeze(-1)
 
 
 def _mean(values: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def reverse_probs(p_x0: Tensor, xt: Tensor, t: Time, s: Time, schedule: Schedule
         step.is_mask, scale * p_code + shift, (alpha + beta) * (alpha_s * r_code + beta_s * r_total)
     )
     own = torch.where(step.carried, total, own)
-    probs = torch.addcmul(shift.masked_fill(step.carried, 0), scale, p).scatter(-1, step.code, own)
+    probs = (scale * p + shift.masked_fill(step.carried, 0)).scatter(-1, step.code, own)
     return torch.cat([probs, torch.where(step.is_mask, step.stay_masked * total, 0.0)], -1)
 
 
