@@ -119,8 +119,9 @@ class Diffsound(nn.Module):
 
 def build_schedule(config: DiffsoundConfig) -> Schedule:
     """The forward process of a config."""
-    settings = config.schedule
-    if settings.kind == "official":
-        return official_schedule(config.timesteps, config.codebook_size)
-    build = linear_schedule if settings.kind == "linear" else cosine_schedule
-    return build(config.timesteps, config.codebook_size, settings.transition, settings.gamma_end)
+    settings, steps, size = config.schedule, config.timesteps, config.codebook_size
+    with torch.device("cpu"):  # also for a model that is being built on the meta device
+        if settings.kind == "official":
+            return official_schedule(steps, size)
+        build = linear_schedule if settings.kind == "linear" else cosine_schedule
+        return build(steps, size, settings.transition, settings.gamma_end)

@@ -75,7 +75,10 @@ class Predictor:
             part = tokens[items]
             both = torch.cat((part, part)) if self.guided else part
             out = self.transformer(both, tuple(m[place] for m in modulations), context)
-            logits.append(guide(*out.chunk(2), self.guidance_scale) if self.guided else out)
+            if self.guided:
+                toward, away = out.chunk(2)
+                out = guide(toward, away, self.guidance_scale)
+            logits.append(out)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
 
