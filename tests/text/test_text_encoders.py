@@ -297,6 +297,29 @@ def test_damaged_weights_are_one_clear_line(
         load_text_encoder(_config(kind, folder))
 
 
+def test_older_checkpoints_load_but_nothing_is_unpickled(bert_folder: Path, tmp_path: Path) -> None:
+    """CLIP's and BERT's first releases are torch files; tensors are read from them, no code."""
+    from safetensors.torch import load_file
+
+    class Hostile:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (tmp_path / "touched",)  # type: ignore[return-value]
+
+    folder = shutil.copytree(bert_folder, tmp_path / "older")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    older = load_text_encoder(_config("bert", folder))
+    newer = load_text_encoder(_config("bert", bert_folder))
+    assert torch.equal(older(TEXTS).features, newer(TEXTS).features)
+    assert older.fingerprint != newer.fingerprint
+
+    torch.save({**weights, "trap": Hostile()}, folder / "pytorch_model.bin")
+    with pytest.raises(BundleError, match="cannot be loaded as a bert text encoder"):
+        load_text_encoder(_config("bert", folder))
+    assert not (tmp_path / "touched").exists()
+
+
 def test_hub_cache_is_used_without_a_network(
     bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
