@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diffsound.audio.mel import MelConfig
 
+from diffsound.audio.mel import MelConfig
 from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffsound.audio.mel import MelConfig
 
 import diffsound
+from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.errors import ConfigError, DataError, InputError
@@ -72,7 +72,7 @@ def test_logs_say_how_the_codebook_is(whole: Path) -> None:
         assert 1 <= entry["perplexity"] <= 16
         assert 0 < entry["used"] <= 1
     assert entries[-1]["kind"] == "valid"
-    assert [e["restarts"] for e in entries if e["kind"] == "train"][0] >= 64  # the first placing
+    assert next(e["restarts"] for e in entries if e["kind"] == "train") >= 64  # the first placing
 
 
 def test_draws_originals_over_reconstructions(whole: Path) -> None:

@@ -30,12 +30,12 @@ _INVERSION_STEPS = 24
 class MelConfig(Config):
     """Every constant of the mel front end; the defaults are the published ones."""
 
-    sample_rate: int = Field(22050, gt=0)
-    n_fft: int = Field(1024, ge=4, multiple_of=2)
-    hop_length: int = Field(256, gt=0)
-    n_mels: int = Field(80, gt=0)
-    fmin: float = Field(125.0, ge=0)
-    fmax: float = Field(7600.0, gt=0)
+    sample_rate: int = Field(default=22050, gt=0)
+    n_fft: int = Field(default=1024, ge=4, multiple_of=2)
+    hop_length: int = Field(default=256, gt=0)
+    n_mels: int = Field(default=80, gt=0)
+    fmin: float = Field(default=125.0, ge=0)
+    fmax: float = Field(default=7600.0, gt=0)
     padding: Padding = "reflect"
 
     @model_validator(mode="after")
@@ -117,7 +117,8 @@ class MelFrontEnd(nn.Module):
         (the updates cannot revive a zero) and smooth where the bands leave freedom.
         """
         with torch.autocast(mel.device.type, enabled=False):
-            target = denormalise(mel.float())
+            # No sound is above 1.1 or so; an untrained model's mel may be, and must not overflow.
+            target = denormalise(mel.float().clamp_max(2))
             projected = self.basis.T @ target
             gram = self.basis.T @ self.basis
             weight = gram.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)

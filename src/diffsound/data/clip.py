@@ -16,6 +16,7 @@ from diffsound.audio.io import read_audio
 from diffsound.audio.loudness import limit_peak, to_loudness
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.config import Config
+from diffsound.data.captions import captions_for
 from diffsound.data.duplicates import sound_fingerprint
 from diffsound.data.record import AudioLocation, Record
 from diffsound.data.tar import json_bytes, read_span
@@ -46,7 +47,7 @@ class PrepareSettings(Config):
     loudness: float | None = Field(default=None, ge=-70, le=0)
     silent_db: float = Field(default=-70.0, lt=0)
     store_mel: bool = False
-    paraphrases: int = Field(default=0, ge=0)
+    paraphrases: bool = True
     licences: tuple[str, ...] | None = None
     clips_per_shard: int = Field(default=256, gt=0)
 
@@ -85,6 +86,9 @@ def prepare_clip(record: Record, settings: PrepareSettings) -> list[PreparedClip
     if peak <= 10 ** (settings.silent_db / 20):
         raise DataError("silent")
     done: dict[str, Any] = {"read_seconds": round(read_seconds, 3)}
+    if settings.paraphrases:
+        done["own_captions"] = list(record.captions)
+        record = replace(record, captions=captions_for(record))
     if settings.trim_db is not None:
         wave, begin = trim_silence(wave, rate, settings.trim_db)
         done["trimmed_start"] = round(begin / rate, 3)

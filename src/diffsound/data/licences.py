@@ -41,6 +41,13 @@ _WORDS = {
     "apache": "apache",
 }
 
+# "CC …", a creativecommons.org address, or nothing but the licence's own words ("by-nc 3.0").
+_CREATIVE_COMMONS = re.compile(
+    r"(^|[^a-z])cc([^a-z]|$)|creative-?commons"
+    r"|^(by|attribution|non-?commercial|nc|no-?deriv\w*|nd|share-?alike|sa|licen[cs]e|[-\d.])+$"
+)
+_BY = re.compile(r"(^|[^a-z])by([^a-z]|$)|attribution")
+
 
 def normalise_licence(text: str | None) -> str:
     """The licence's short name, whatever its version: "CC BY 3.0" and its URL are both `cc-by`.
@@ -53,7 +60,7 @@ def normalise_licence(text: str | None) -> str:
             return name
     if re.search(r"(^|[^a-z])mit([^a-z]|$)", stated):
         return "mit"
-    if not re.search(r"(^|[^a-z])by([^a-z]|$)|attribution", stated):
+    if not (_CREATIVE_COMMONS.search(stated) and _BY.search(stated)):
         return "unknown"
     parts = ["cc-by"]
     if re.search(r"(^|[^a-z])nc([^a-z]|$)|non-?commercial", stated):

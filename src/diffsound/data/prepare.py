@@ -326,5 +326,7 @@ def _size(record: Record) -> int:
 
 
 def _reason(error: Exception, record: Record, root: str) -> str:
+    """Why, in words that hold wherever the source lies; the clip's id says which."""
     text = " ".join(str(error).split()).replace(record.audio.path, _origin(record, root)[0])
+    text = re.sub(r"^cannot (?:read|use) .*?: ", "", text)
     return text if isinstance(error, DiffsoundError) else f"{type(error).__name__}: {text}"

@@ -121,9 +121,9 @@ def restore(
 ) -> None:
     """Put the tensors `gather` collected back where they came from."""
     for name, module in modules.items():
-        module.load_state_dict(_under(found.tensors["weights"], name))
+        module.load_state_dict(under(found.tensors["weights"], name))
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in _under(found.tensors["optimizer"], name).items():
+        for key, value in under(found.tensors["optimizer"], name).items():
             index, _, entry = key.partition(".")
             state.setdefault(int(index), {})[entry] = value
         groups = optimizers[name].state_dict()["param_groups"]
@@ -197,7 +197,7 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix.`, without it."""
     start = f"{prefix}."
     return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}

@@ -29,7 +29,7 @@ from diffsound.data.shards import PreparedData
 from diffsound.training import show
 from diffsound.training.adversarial import AdversarialSchedule
 from diffsound.training.config import RunConfig
-from diffsound.training.sets import FixedWaves, Share, check_rate, wave_loader
+from diffsound.training.sets import FixedWaves, Process, check_rate, wave_loader
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn, frozen
 
 
@@ -91,7 +91,7 @@ class CodecStage(Stage):
     kind = "codec"
     metric = "l1"
 
-    def __init__(self, config: CodecRun, data: PreparedData, share: Share = Share()) -> None:
+    def __init__(self, config: CodecRun, data: PreparedData, process: Process) -> None:
         super().__init__()
         check_rate(data, config.mel.sample_rate)
         self.config = config
@@ -109,7 +109,7 @@ class CodecStage(Stage):
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
         hop = config.mel.hop_length
-        self.loader = wave_loader(config, data, (config.frames - 1) * hop, config.augment, share)
+        self.loader = wave_loader(config, data, (config.frames - 1) * hop, config.augment, process)
         samples = (config.valid_frames - 1) * hop
         self.held_out = FixedWaves(
             config, data, samples, config.valid_clips, config.train.batch_size
@@ -177,8 +177,10 @@ class CodecStage(Stage):
         return term, logs
 
     def validate(self, module: nn.Module) -> dict[str, float]:
-        """l1: mean distance where there is sound; texture: how much of the mels' change from frame to frame is left
-        (1 is all of it, less is blurred); perplexity and used: of the codes on held-out clips.
+        """Figures on held-out clips.
+
+        l1: mean distance where there is sound. texture: how much of the mels' change from frame to
+        frame is left (1 is all of it, less is blurred). perplexity, used: of the codes.
         """
         sums = torch.zeros(3, dtype=torch.float64)
         cells, tokens = 0, []

@@ -81,9 +81,13 @@ class DataConfig(Config):
 
 
 class RunConfig(Config):
-    """A whole run: a stage's config file is one of these with the stage's own groups added."""
+    """A whole run: a stage's config file is one of these with the stage's own groups added.
+
+    init: a run of the same stage whose weights this one starts from.
+    """
 
     stage: str
+    init: str | None = None
     train: TrainConfig
     data: DataConfig = DataConfig()
 

@@ -26,10 +26,11 @@ from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.files import atomic_write, sha256
 from diffsound.training import checkpoint
 from diffsound.training.config import FREE_ON_RESUME, RunConfig, TrainConfig
+from diffsound.training.export import start_from
 from diffsound.training.lock import run_lock
 from diffsound.training.loop import Ending, Trainer
 from diffsound.training.registry import stage_spec
-from diffsound.training.sets import Share
+from diffsound.training.sets import Process
 from diffsound.training.stage import Stage
 
 
@@ -79,10 +80,14 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 
 
 def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator) -> Stage:
-    """The stage with freshly drawn weights, the same in every process."""
+    """The stage with its first weights (drawn, or another run's), alike in every process."""
     torch.manual_seed(config.train.seed)
-    share = Share(accelerator.process_index, accelerator.num_processes)
-    return stage_spec(config.stage).build(config, data, share)
+    process = Process(accelerator.process_index, accelerator.num_processes)
+    stage = stage_spec(config.stage).build(config, data, process)
+    if config.init is not None:
+        modules = {name: player.module for name, player in stage.players.items()}
+        start_from(config.init, config.stage, modules)
+    return stage
 
 
 def run_facts(config: RunConfig, data: PreparedData, processes: int) -> dict[str, Any]:

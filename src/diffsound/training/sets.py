@@ -16,7 +16,7 @@ from diffsound.training.config import DataConfig, RunConfig
 
 
 @dataclass(frozen=True)
-class Share:
+class Process:
     """Which of the run's processes this is."""
 
     rank: int = 0
@@ -53,7 +53,7 @@ def sampler_for(labels: Sequence[int], balance: float, seed: int) -> ItemSampler
 
 
 def wave_loader(
-    run: RunConfig, data: PreparedData, samples: int, augment: AugmentConfig, share: Share
+    run: RunConfig, data: PreparedData, samples: int, augment: AugmentConfig, process: Process
 ) -> EpochLoader:
     """Batches of random windows {"wave": [B, samples], "id", "label"} of the training clips."""
     clips = clips_of(data, run.data, run.data.train_split)
@@ -64,8 +64,8 @@ def wave_loader(
         sampler_for(labels, run.data.balance, run.train.seed),
         run.train.batch_size,
         seed=run.train.seed,
-        rank=share.rank,
-        world=share.world,
+        rank=process.rank,
+        world=process.world,
         workers=run.data.workers,
     )
 

@@ -46,7 +46,8 @@ class Player:
             for module in self.module.modules()
             if isinstance(module, nn.Embedding)
         }
-        decayed, kept = [], []
+        decayed: list[nn.Parameter] = []
+        kept: list[nn.Parameter] = []
         for parameter in self.module.parameters():
             if parameter.requires_grad:
                 plain = parameter.ndim < 2 or id(parameter) in embeddings

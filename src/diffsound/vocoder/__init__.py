@@ -1,1 +1,6 @@
 """Mel-spectrogram to wave: MelGAN, the iSTFT vocoder, Griffin-Lim."""
+
+from diffsound.vocoder.build import build_vocoder
+from diffsound.vocoder.config import GriffinLimConfig, ISTFTConfig, MelGANConfig, VocoderConfig
+
+__all__ = ["GriffinLimConfig", "ISTFTConfig", "MelGANConfig", "VocoderConfig", "build_vocoder"]

@@ -22,6 +22,7 @@ class AudioCaps:
     """Records with captions; rows of one clip are gathered into one record."""
 
     name = "audiocaps"
+    human_captions = True
 
     def __init__(self, root: Path, options: SourceOptions) -> None:
         self.root = root

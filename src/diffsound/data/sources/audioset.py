@@ -27,6 +27,7 @@ class AudioSet:
     """Records with labels (display names) and no captions; eval is the split "test"."""
 
     name = "audioset"
+    human_captions = False
 
     def __init__(self, root: Path, options: SourceOptions) -> None:
         self.root = root

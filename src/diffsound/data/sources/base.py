@@ -42,9 +42,13 @@ class SourceOptions:
 
 
 class Source(Protocol):
-    """A data set on disk. `records` gives the same records in the same order every time."""
+    """A data set on disk. `records` gives the same records in the same order every time.
+
+    human_captions: people wrote the captions by ear; paraphrases by rule would only dilute them.
+    """
 
     name: str
     root: Path
+    human_captions: bool
 
     def records(self, report: SourceReport) -> Iterator[Record]: ...

@@ -23,6 +23,7 @@ class Clotho:
     """Records with several captions each; Clotho's own split names become ours."""
 
     name = "clotho"
+    human_captions = True
 
     def __init__(self, root: Path, options: SourceOptions) -> None:
         self.root = root

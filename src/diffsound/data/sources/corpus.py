@@ -20,6 +20,7 @@ class Corpus:
     """
 
     name = "corpus"
+    human_captions = False
 
     def __init__(self, root: Path, options: SourceOptions) -> None:
         self.root = root

@@ -28,6 +28,7 @@ class Esc50:
     """Folds 1–3 are "train", 4 "valid", 5 "test"; clips of one Freesound recording are a group."""
 
     name = "esc50"
+    human_captions = False
 
     def __init__(self, root: Path, options: SourceOptions) -> None:
         self.root = root

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from diffsound.data.captions import clean_title
 from diffsound.data.find import walk_audio
 from diffsound.data.licences import normalise_licence
 from diffsound.data.record import AudioLocation, Record, one_line, safe_id, short_hash
@@ -29,6 +30,7 @@ class Folder:
     """Every audio file below a folder (tars included), in sorted order."""
 
     name = "folder"
+    human_captions = False
 
     def __init__(self, root: Path, options: SourceOptions) -> None:
         self.root = root
@@ -55,8 +57,6 @@ class Folder:
         rows: list[Fields],
         report: SourceReport,
     ) -> Record:
-        from diffsound.data.captions import clean_title
-
         captions = _values(rows, "caption", "text", "description")
         if not captions and location.member is None:
             beside = Path(location.path).with_suffix(".txt")

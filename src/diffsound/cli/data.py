@@ -1,0 +1,332 @@
+"""`diffsound data`: from recordings to training shards, and a look at what is there."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from diffsound.cli import options
+from diffsound.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from diffsound.data.index import ShardInfo
+    from diffsound.data.inspect import Summary
+
+app = typer.Typer(help="Prepare, tokenize and inspect sounds for training.", no_args_is_help=True)
+
+Prepared = Annotated[Path, typer.Argument(help="A folder made by `diffsound data prepare`.")]
+EngineOption = Annotated[
+    Literal["processes", "serial", "ray"], typer.Option("--engine", help="Where the work runs.")
+]
+Workers = Annotated[int | None, typer.Option(help="Processes; one per core by default.")]
+Address = Annotated[
+    str | None, typer.Option(help="Ray cluster to use, such as ray://head:10001 or auto.")
+]
+
+
+@app.command()
+def prepare(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="KIND:PATH, with KIND one of audioset, audiocaps, esc50, clotho, folder, corpus; "
+            "or a path alone, whose kind is then seen from its files."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the shards.")],
+    audio: Annotated[
+        Path | None, typer.Option(help="Folder or tar with the audio, if not beside the metadata.")
+    ] = None,
+    captions: Annotated[
+        Path | None, typer.Option(help="Captions of a folder: CSV or JSON lines.")
+    ] = None,
+    licences: Annotated[
+        str | None, typer.Option(help="Take only these licences, such as cc0,cc-by.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Licence of clips that state none of their own.")
+    ] = None,
+    author: Annotated[str, typer.Option(help="Author of clips that state none.")] = "",
+    valid_share: Annotated[
+        float, typer.Option(help="Share of a folder's clips put aside as the split 'valid'.")
+    ] = 0.0,
+    max_seconds: Annotated[float, typer.Option(help="Longest clip.")] = 10.0,
+    min_seconds: Annotated[float, typer.Option(help="Shorter clips are rejected.")] = 0.05,
+    long: Annotated[
+        Literal["crop", "split"], typer.Option(help="Longer clips: keep the first part, or all.")
+    ] = "crop",
+    fit: Annotated[
+        Literal["none", "pad", "loop"],
+        typer.Option(help="Bring shorter clips to --max-seconds by silence or by looping."),
+    ] = "none",
+    trim_db: Annotated[
+        float | None, typer.Option(help="Cut ends this far below the peak, such as 50.")
+    ] = None,
+    loudness: options.Loudness = None,
+    store_mel: Annotated[bool, typer.Option(help="Keep mels in the shards too.")] = False,
+    paraphrases: Annotated[
+        bool | None,
+        typer.Option(
+            "--paraphrases/--no-paraphrases",
+            help="Add captions made from class, title and tags "
+            "(default: unless people wrote the captions).",
+        ),
+    ] = None,
+    full_band: Annotated[
+        bool, typer.Option("--full-band", help="Mel bands up to 11 kHz, not to the paper's 7.6.")
+    ] = False,
+    clips_per_shard: Annotated[int, typer.Option(help="Clips in one tar file.")] = 256,
+    engine: EngineOption = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Turn a data set into tar shards of 22.05 kHz mono clips. A rerun does what is missing."""
+    from diffsound.audio.mel import MelConfig
+    from diffsound.config import parse_config
+    from diffsound.data.clip import PrepareSettings
+    from diffsound.data.engines import make_engine
+    from diffsound.data.licences import parse_licences
+    from diffsound.data.prepare import prepare as run
+    from diffsound.data.sources import SourceOptions, open_source
+
+    opened = open_source(source, SourceOptions(audio, captions, licence, author, valid_share))
+    settings = parse_config(
+        PrepareSettings,
+        {
+            "mel": MelConfig.full_band() if full_band else MelConfig(),
+            "max_seconds": max_seconds,
+            "min_seconds": min_seconds,
+            "long": long,
+            "fit": fit,
+            "trim_db": trim_db,
+            "loudness": loudness,
+            "store_mel": store_mel,
+            "paraphrases": not opened.human_captions if paraphrases is None else paraphrases,
+            "licences": tuple(sorted(parse_licences(licences))) if licences is not None else None,
+            "clips_per_shard": clips_per_shard,
+        },
+        source="options",
+    )
+    with _counter("preparing", quiet) as count:
+        result = run(
+            opened,
+            out,
+            settings,
+            make_engine(engine, workers, address),
+            progress=lambda shard: count(shard.info),
+        )
+    if quiet:
+        return
+    index = result.index
+    typer.echo(
+        f"{out}: {index.clips} clips, {index.seconds / 3600:.2f} h in {len(index.shards)} shards; "
+        f"{len(index.rejected)} rejected, {len(index.near_duplicates)} groups of look-alikes, "
+        f"{len(index.notes)} notes"
+    )
+    typer.echo(
+        f"{result.made} clips prepared in {result.elapsed:.1f} s: "
+        f"{result.clips_per_second:.1f} clips/s, "
+        f"{result.audio_hours_per_hour:.0f} audio-hours/hour"
+    )
+
+
+@app.command()
+def tokenize(
+    folder: Prepared,
+    bundle: options.Bundle = None,
+    variants: Annotated[int, typer.Option(help="Alignments in time stored per clip.")] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(help="Length of every grid; the clip's own by default.")
+    ] = None,
+    engine: EngineOption = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Store the clips' tokens under a bundle's codec, for training a decoder."""
+    from diffsound.bundle import load_codec, resolve
+    from diffsound.config import parse_config
+    from diffsound.data.engines import make_engine
+    from diffsound.data.tokenize import TokenizeSettings
+    from diffsound.data.tokenize import tokenize as run
+
+    values = {"variants": variants, "seconds": seconds}
+    settings = parse_config(TokenizeSettings, values, source="options")
+    load = functools.partial(load_codec, str(resolve(bundle)))
+    started = time.perf_counter()
+    with _shards_bar(folder, "tokenizing", quiet) as done:
+        index = run(folder, load, settings, make_engine(engine, workers, address), done)
+    if not quiet:
+        _report_speed(index.shards, started)
+        typer.echo(f"tokens of {index.rows} rows, {index.codebook_size} codes: {index.fingerprint}")
+
+
+@app.command("encode-text")
+def encode_text(
+    folder: Prepared,
+    encoder: Annotated[
+        Literal["minilm", "clip", "bert"], typer.Option(help="Which text encoder.")
+    ] = "minilm",
+    name: Annotated[str | None, typer.Option(help="Folder or hub id of its weights.")] = None,
+    official: Annotated[
+        bool, typer.Option("--official", help="Read CLIP as the published code does.")
+    ] = False,
+    engine: EngineOption = "serial",
+    workers: Workers = None,
+    address: Address = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Store the features of the clips' captions, for training a decoder."""
+    from diffsound.data.encode_text import encode_text as run
+    from diffsound.data.engines import make_engine
+    from diffsound.errors import InputError
+    from diffsound.text.config import TextEncoderConfig
+    from diffsound.text.encoders import load_text_encoder
+
+    if official and encoder != "clip":
+        raise InputError("--official belongs to --encoder clip")
+    config = (
+        TextEncoderConfig.official_clip(name)
+        if official
+        else TextEncoderConfig(kind=encoder, name=name)
+    )
+    load = functools.partial(load_text_encoder, config)
+    started = time.perf_counter()
+    with _shards_bar(folder, "encoding", quiet) as done:
+        chosen = make_engine(engine, workers, address)
+        index = run(folder, load, config.model_dump(mode="json"), chosen, done)
+    if not quiet:
+        _report_speed(index.shards, started)
+        typer.echo(f"text features of {index.dim} numbers: {index.fingerprint}")
+
+
+@app.command()
+def inspect(
+    folder: Prepared,
+    html: Annotated[
+        Path | None, typer.Option(help="Where to write the page; FOLDER/report.html by default.")
+    ] = None,
+    clips: Annotated[int, typer.Option(help="Clips to see and hear on the page; 0: no page.")] = 60,
+    seed: Annotated[int, typer.Option(help="Which clips.")] = 0,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every shard's checksum.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show what a prepared folder holds, and write a page with spectrograms and players."""
+    from diffsound.data.inspect import summarise
+    from diffsound.data.shards import PreparedData
+
+    data = PreparedData.open(folder)
+    if verify:
+        data.verify()
+        for fingerprint in summarise(data).tokens:
+            data.tokens(fingerprint).verify()
+        for fingerprint in summarise(data).text:
+            data.text(fingerprint).verify()
+    summary = summarise(data)
+    if as_json:
+        typer.echo(json.dumps(summary.to_json(), ensure_ascii=False, indent=2))
+    else:
+        _print_table(summary)
+    if clips > 0:
+        from diffsound.data.report import write_report
+
+        target = html or folder / "report.html"
+        write_report(data, target, clips=clips, seed=seed)
+        typer.echo(f"page: {target}", err=as_json)
+
+
+def _print_table(summary: Summary) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    seconds, captions = summary.seconds, summary.captions
+    rows = {
+        "clips": f"{summary.clips} ({_few(summary.splits)})",
+        "hours": f"{summary.hours:.2f}",
+        "seconds": ", ".join(f"{name} {value:g}" for name, value in seconds.items()),
+        "sources": _few(summary.sources),
+        "labels": f"{len(summary.labels)}: {_few(summary.labels)}",
+        "captions": f"{captions['captions']}, {captions['distinct_captions']} distinct, "
+        f"{captions['vocabulary']} words",
+        "licences": _few(summary.licences),
+        "rejected": f"{len(summary.rejected_clips)}"
+        + (f": {_few(summary.rejected)}" if summary.rejected else ""),
+        "look-alikes": f"{len(summary.near_duplicates)} groups, "
+        f"{summary.duplicates_across_splits} across splits",
+        "notes": str(len(summary.notes)),
+        "shards": f"{summary.shards}, {summary.megabytes:g} MB",
+        "tokens": ", ".join(summary.tokens) or "none",
+        "text": ", ".join(summary.text) or "none",
+    }
+    table = Table(title=summary.folder, show_header=False)
+    for name, value in rows.items():
+        # Labels and reasons come from the data: brackets in them are not markup.
+        table.add_row(name, value.replace("[", "\\["))
+    Console().print(table)
+
+
+def _few(counts: dict[str, int], most: int = 8) -> str:
+    parts = [f"{name} {count}" for name, count in list(counts.items())[:most]]
+    return ", ".join(parts) + (", …" if len(counts) > most else "")
+
+
+def _report_speed(shards: tuple[ShardInfo, ...], started: float) -> None:
+    elapsed = time.perf_counter() - started
+    clips, seconds = sum(s.clips for s in shards), sum(s.seconds for s in shards)
+    typer.echo(
+        f"{clips} clips in {elapsed:.1f} s: {clips / elapsed:.1f} clips/s, "
+        f"{seconds / elapsed:.0f} audio-hours/hour"
+    )
+
+
+@contextmanager
+def _shards_bar(folder: Path, label: str, quiet: bool) -> Iterator[Callable[[ShardInfo], None]]:
+    """A bar over a prepared folder's shards."""
+    from diffsound.data.index import ClipsIndex, read_index
+
+    index = read_index(ClipsIndex, folder)
+    total = max(1, len(index.shards) if index else 1)
+    finished = 0
+    with progress_bar(label, quiet) as show:
+
+        def done(_: ShardInfo) -> None:
+            nonlocal finished
+            finished += 1
+            show(finished / total)
+
+        yield done
+
+
+@contextmanager
+def _counter(label: str, quiet: bool) -> Iterator[Callable[[Any], None]]:
+    """A running count of clips: a source is read as it goes, so its size is not known before."""
+    import sys
+
+    if quiet or not sys.stderr.isatty():
+        yield lambda info: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("{task.description}: {task.completed} clips, {task.fields[hours]:.2f} h")
+    console = Console(stderr=True)
+    with Progress(
+        SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True
+    ) as progress:
+        task = progress.add_task(label, total=None, hours=0.0)
+        hours = 0.0
+
+        def count(info: ShardInfo) -> None:
+            nonlocal hours
+            hours += info.seconds / 3600
+            progress.update(task, advance=info.clips, hours=hours)
+
+        yield count

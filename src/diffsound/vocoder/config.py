@@ -1,0 +1,53 @@
+"""Which vocoder, and its sizes; the mel it hears is configured apart, as MelConfig."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, field_validator
+
+from diffsound.config import Config
+
+
+class MelGANConfig(Config):
+    """MelGAN; the defaults are the published generator.
+
+    The width is `base` at the wave's rate and doubles with every ratio towards the mel's. The
+    ratios multiply to the hop length.
+    """
+
+    kind: Literal["melgan"] = "melgan"
+    base: PositiveInt = 32
+    residual_layers: PositiveInt = 3
+    ratios: tuple[PositiveInt, ...] = Field(default=(8, 8, 2, 2), min_length=1)
+
+
+class ISTFTConfig(Config):
+    """A network at the mel's frame rate, and one inverse STFT."""
+
+    kind: Literal["istft"] = "istft"
+    width: PositiveInt = 256
+    layers: PositiveInt = 6
+    kernel: PositiveInt = 7
+    expansion: PositiveInt = 3
+
+    @field_validator("kernel")
+    @classmethod
+    def _odd(cls, kernel: int) -> int:
+        if kernel % 2 == 0:
+            raise ValueError("the kernel must be odd, to be centred on its frame")
+        return kernel
+
+
+class GriffinLimConfig(Config):
+    """Griffin-Lim: nothing to train."""
+
+    kind: Literal["griffin_lim"] = "griffin_lim"
+    iterations: int = Field(default=32, ge=0)
+    momentum: float = Field(default=0.99, ge=0, lt=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+VocoderConfig = Annotated[
+    MelGANConfig | ISTFTConfig | GriffinLimConfig, Field(discriminator="kind")
+]

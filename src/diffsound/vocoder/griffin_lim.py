@@ -1,0 +1,54 @@
+"""Griffin-Lim: a wave whose STFT magnitudes are those of the mel, with no training at all."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.audio.stft import istft, stft
+from diffsound.vocoder.config import GriffinLimConfig
+
+
+class GriffinLim(nn.Module):
+    """Mel [B, n_mels, L] to wave [B, L * hop_length], by the fast variant (Perraudin, 2013).
+
+    The first phases are drawn from the config's seed, the same for every item of a batch, so that
+    a mel has one wave: on every device, alone or in company.
+    """
+
+    def __init__(self, config: GriffinLimConfig, mel: MelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.mel_config = mel
+        self.front_end = MelFrontEnd(mel)
+
+    @torch.no_grad()
+    def forward(self, mel: Tensor) -> Tensor:
+        """Mel [B, n_mels, L] to wave [B, L * hop_length]."""
+        # L * hop samples have L + 1 centred frames; the last is a guess.
+        magnitudes = functional.pad(self.front_end.to_linear(mel), (0, 1), mode="replicate")
+        return self.from_magnitudes(magnitudes)
+
+    @torch.no_grad()
+    def from_magnitudes(self, magnitudes: Tensor) -> Tensor:
+        """STFT magnitudes [B, bins, L + 1] to wave [B, L * hop_length]."""
+        hop = self.mel_config.hop_length
+        length = (magnitudes.shape[2] - 1) * hop
+        window = torch.hann_window(self.mel_config.n_fft, device=magnitudes.device)
+        generator = torch.Generator().manual_seed(self.config.seed)
+        angles = 2 * math.pi * torch.rand(magnitudes.shape[1:], generator=generator)
+        phases = torch.polar(torch.ones_like(angles), angles).to(magnitudes.device)
+        # The published momentum acts on estimates that were not normalised; this is its share.
+        share = self.config.momentum / (1 + self.config.momentum)
+        previous = torch.zeros_like(phases)
+        for _ in range(self.config.iterations):
+            wave = istft(magnitudes * phases, window, hop, length)
+            estimate = stft(wave, window, hop, self.mel_config.padding)
+            phases = estimate - share * previous
+            phases = phases / phases.abs().clamp_min(1e-16)
+            previous = estimate
+        return istft(magnitudes * phases, window, hop, length)
