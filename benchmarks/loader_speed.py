@@ -6,7 +6,7 @@
     python benchmarks/loader_speed.py data/corpus --cost-only   # on a machine busy with other work
 
 Prints first what a clip costs the loader, as a share of the processor time it costs the codec (this
-does not depend on what else the machine does); then, for 0, 1 and 2 workers, how many clips a second
+does not depend on what else the machine does); then, for 0, 1 and 2 workers, how many clips/s
 the loader makes alone as a multiple of what the codec trains on, and the share of a real training
 loop's time spent waiting for its next batch. A ratio well above 1 and a share near 0 mean the data
 never hold the training up.
