@@ -3,10 +3,13 @@
     python benchmarks/loader_speed.py                    # synthetic clips
     python benchmarks/loader_speed.py data/corpus        # a prepared folder
     python benchmarks/loader_speed.py data/corpus --scenes
+    python benchmarks/loader_speed.py data/corpus --cost-only   # on a machine busy with other work
 
-Prints, for 0, 1 and 2 workers, how many clips a second the loader makes alone as a multiple of what
-the codec trains on, and the share of a real training loop's time spent waiting for its next batch.
-A ratio well above 1 and a share near 0 mean the data never hold the training up.
+Prints first what a clip costs the loader, as a share of the processor time it costs the codec (this
+does not depend on what else the machine does); then, for 0, 1 and 2 workers, how many clips/s
+the loader makes alone as a multiple of what the codec trains on, and the share of a real training
+loop's time spent waiting for its next batch. A ratio well above 1 and a share near 0 mean the data
+never hold the training up.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import argparse
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -85,6 +88,16 @@ def waiting_share(batches: Iterable[dict], training: CodecTraining, seconds: flo
     return waited / (time.perf_counter() - started)
 
 
+def cost(work: Callable[[], object], clips: int, seconds: float) -> float:
+    """Processor seconds per clip of something that handles `clips` at a time, on one thread."""
+    work()
+    done, started, spent = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - started < seconds or done < 3 * clips:
+        work()
+        done += clips
+    return (time.process_time() - spent) / done
+
+
 def endless(loader: EpochLoader) -> Iterable[dict]:
     epoch = 0
     while True:
@@ -99,21 +112,12 @@ def main() -> None:
     parser.add_argument("--window", type=float, default=2.5, help="seconds per clip")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--scenes", action="store_true", help="mixed scenes instead of clips")
+    parser.add_argument("--cost-only", action="store_true", help="processor time only")
     options = parser.parse_args()
 
     data: ClipData = PreparedData.open(options.folder) if options.folder else synthetic()
     samples = int(options.window * RATE)
     indices = range(len(data.records))
-
-    training = CodecTraining()
-    wave = 0.1 * torch.randn(options.batch, samples)
-    training.step(wave)
-    steps, started = 0, time.perf_counter()
-    while time.perf_counter() - started < options.seconds:
-        training.step(wave)
-        steps += 1
-    codec = steps * options.batch / (time.perf_counter() - started)
-    print(f"small codec trains on {codec:.1f} clips/s of {options.window} s", flush=True)
 
     datasets: dict[str, ClipDataset] = {}
     if options.scenes:
@@ -126,6 +130,26 @@ def main() -> None:
         datasets["int16 cache"] = WaveDataset(data, indices, samples, AUGMENT, cache=True)
         print(f"the cache was filled in {time.perf_counter() - started:.1f} s")
 
+    training = CodecTraining()
+    wave = 0.1 * torch.randn(options.batch, samples)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trained = cost(lambda: training.step(wave), options.batch, options.seconds)
+    for name, dataset in datasets.items():
+        loader = EpochLoader(dataset, ShuffledSampler(len(dataset)), options.batch)
+        batches = iter(endless(loader))
+        loaded = cost(functools.partial(next, batches), options.batch, options.seconds)
+        print(f"{name}: a clip costs the loader {loaded / trained:.1%} of what it costs the codec")
+    torch.set_num_threads(threads)
+    if options.cost_only:
+        return
+
+    steps, started = 0, time.perf_counter()
+    while time.perf_counter() - started < options.seconds:
+        training.step(wave)
+        steps += 1
+    codec = steps * options.batch / (time.perf_counter() - started)
+    print(f"small codec trains on {codec:.1f} clips/s of {options.window} s", flush=True)
     print("clips | workers | alone, x codec | waiting in training")
     for name, dataset in datasets.items():
         for workers in (0, 1, 2):
