@@ -64,7 +64,10 @@ def import_(
     ] = None,
     heads: Annotated[int, typer.Option(help="Attention heads of the decoder.")] = 16,
     rows: Annotated[int, typer.Option(help="Rows of the token grid (AR only).")] = 5,
-    ema: Annotated[bool, typer.Option(help="Take the averaged weights.")] = True,
+    ema: Annotated[
+        bool | None,
+        typer.Option(help="Take the averaged or the raw weights; averaged ones if there are any."),
+    ] = None,
     truncation: Annotated[float, typer.Option(help="Mass kept when sampling.")] = 0.85,
     half: Annotated[bool, typer.Option("--half", help="Store float16.")] = False,
 ) -> None:

@@ -24,16 +24,17 @@ def diffsound_from_published(
     checkpoint: Mapping[str, Any],
     *,
     heads: int = 16,
-    ema: bool = True,
+    ema: bool | None = None,
     truncation: float = 0.85,
 ) -> tuple[DiffsoundConfig, StateDict, SamplingSettings]:
     """Config, weights and sampling settings of a published Diffsound checkpoint.
 
-    ema: take the averaged weights, as the published inference does; False takes the raw ones.
+    ema: True takes the averaged weights, as the published inference does; False the raw ones;
+        None the averaged ones if the checkpoint has them.
     """
     if ema and "model" in checkpoint and "ema" not in checkpoint:
         raise BundleError("the checkpoint has no 'ema' weights; import it with ema=False")
-    weights = _unwrap(checkpoint, ("ema",) if ema else ("model",))
+    weights = _unwrap(checkpoint, {True: ("ema",), False: ("model",), None: ("ema", "model")}[ema])
     source = _Source(weights, anchor="content_emb.emb.weight")
     layers = source.count("blocks.{}.ln2.weight")
     base = DiffsoundConfig.official()

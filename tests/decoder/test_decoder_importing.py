@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import published
 from diffsound.decoder import grid as grids
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.contract import SamplingSettings
@@ -27,37 +28,7 @@ LAYERS, HEADS, WIDTH, TEXT, CODES, ROWS, COLUMNS, STEPS = 2, 4, 16, 12, 6, 3, 5,
 
 
 def published_diffsound() -> dict[str, Tensor]:
-    """Random weights under the published names, as the averaged weights have them."""
-    torch.manual_seed(0)
-
-    def dense(name: str, inputs: int, outputs: int) -> dict[str, Tensor]:
-        weight = torch.randn(outputs, inputs) * inputs**-0.5
-        return {f"{name}.weight": weight, f"{name}.bias": torch.randn(outputs) * 0.3}
-
-    weights = {
-        "content_emb.emb.weight": torch.randn(CODES + 1, WIDTH),
-        "content_emb.height_emb.weight": torch.randn(ROWS, WIDTH),
-        "content_emb.width_emb.weight": torch.randn(COLUMNS, WIDTH),
-        "to_logits.0.weight": torch.randn(WIDTH),
-        "to_logits.0.bias": torch.randn(WIDTH),
-    }
-    weights |= dense("to_logits.1", WIDTH, CODES)
-    for i in range(LAYERS):
-        block = f"blocks.{i}"
-        for norm in ("ln1", "ln1_1"):
-            weights[f"{block}.{norm}.emb.weight"] = torch.randn(STEPS, WIDTH)
-            weights |= dense(f"{block}.{norm}.linear", WIDTH, 2 * WIDTH)
-        weights[f"{block}.ln2.weight"] = torch.randn(WIDTH)
-        weights[f"{block}.ln2.bias"] = torch.randn(WIDTH)
-        for attention, source in (("attn1", WIDTH), ("attn2", TEXT)):
-            weights |= dense(f"{block}.{attention}.query", WIDTH, WIDTH)
-            weights |= dense(f"{block}.{attention}.key", source, WIDTH)
-            weights |= dense(f"{block}.{attention}.value", source, WIDTH)
-            weights |= dense(f"{block}.{attention}.proj", WIDTH, WIDTH)
-        weights[f"{block}.attn2.mask"] = torch.ones(1, 1, 4, 4)
-        weights |= dense(f"{block}.mlp.0", WIDTH, 4 * WIDTH)
-        weights |= dense(f"{block}.mlp.2", 4 * WIDTH, WIDTH)
-    return {f"transformer.{name}": tensor for name, tensor in weights.items()}
+    return published.diffsound(LAYERS, WIDTH, TEXT, CODES, ROWS, COLUMNS, STEPS)
 
 
 def published_forward(w: dict[str, Tensor], tokens: Tensor, text: Tensor, t: int) -> Tensor:
@@ -185,7 +156,7 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(BundleError, match=r"shape \(3,\), expected \(16,\)"):
         diffsound_from_published({"ema": wrong}, heads=HEADS)
     with pytest.raises(BundleError, match="ema=False"):
-        diffsound_from_published({"model": weights}, heads=HEADS)
+        diffsound_from_published({"model": weights}, heads=HEADS, ema=True)
     with pytest.raises(BundleError, match=r"content_emb\.emb\.weight"):
         diffsound_from_published({"ema": {"a": torch.zeros(1)}}, heads=HEADS)
     with pytest.raises(BundleError, match="multiple of heads"):
