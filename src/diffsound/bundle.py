@@ -26,9 +26,11 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.config import Config, parse_config
+from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import DecoderConfig
 from diffsound.decoder.contract import SamplerName
+from diffsound.decoder.diffsound import Diffsound
 from diffsound.errors import BundleError, ConfigError
 from diffsound.files import atomic_write, sha256
 from diffsound.text.config import TextEncoderConfig
@@ -105,7 +107,7 @@ class Bundle:
 
     config: BundleConfig
     codec: Codec
-    decoder: nn.Module
+    decoder: Diffsound | ARDecoder
     vocoder: nn.Module
     card: str = ""
 

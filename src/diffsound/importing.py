@@ -27,8 +27,10 @@ from diffsound.bundle import (
 )
 from diffsound.codec.codec import Codec
 from diffsound.codec.importing import codec_from_published
+from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
+from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.importing import ar_from_published, diffsound_from_published
 from diffsound.errors import BundleError
 from diffsound.text.config import TextEncoderConfig
@@ -121,8 +123,9 @@ def _weights(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _decoder(
     checkpoint: Mapping[str, Any], heads: int, rows: int, ema: bool | None, truncation: float
-) -> tuple[nn.Module, GenerationDefaults]:
+) -> tuple[Diffsound | ARDecoder, GenerationDefaults]:
     autoregressive = any(key.endswith("tok_emb.weight") for key in _weights(checkpoint))
+    config: DiffsoundConfig | ARConfig
     if autoregressive:
         config, state, settings = ar_from_published(checkpoint, heads=heads, rows=rows)
     else:

@@ -199,7 +199,7 @@ class TextToSound:
     def sampling_settings(self, **changes: Any) -> SamplingSettings:
         """The bundle's defaults with `changes` on top; an unknown name is refused."""
         defaults = self.bundle.config.defaults
-        values = {name: getattr(defaults, name, None) for name in SETTING_NAMES}
+        values: dict[str, Any] = {name: getattr(defaults, name, None) for name in SETTING_NAMES}
         for name, value in changes.items():
             if name not in values:
                 raise InputError(f"unknown setting '{name}'; there are: {', '.join(SETTING_NAMES)}")

@@ -112,8 +112,8 @@ def _step_rows(
     moving = (later > earlier).nonzero().flatten()
     drawn = tokens.clone()
     if len(moving):
-        times = (time[moving].expand(len(tokens), -1) for time in (later, earlier))
-        probs = reverse_probs(p_x0[:, moving], tokens[:, moving], *times, schedule)
+        t, s = (times[moving].expand(len(tokens), -1) for times in (later, earlier))
+        probs = reverse_probs(p_x0[:, moving], tokens[:, moving], t, s, schedule)
         drawn[:, moving] = draw_categorical(probs, noise[:, moving])
     return drawn
 
