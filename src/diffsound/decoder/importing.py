@@ -74,6 +74,14 @@ def diffsound_from_published(
     source.move(state, "to_logits.0", f"{root}.norm")
     source.move(state, "to_logits.1", f"{root}.logits")
     source.finish()
+    # What importance sampling has learned about t, so that training can go on.
+    above = source.prefix.removesuffix("transformer.")
+    for theirs, ours, dtype in (
+        ("Lt_history", "history", None),
+        ("Lt_count", "count", torch.int64),
+    ):
+        learned = weights.get(above + theirs, torch.zeros(config.timesteps))
+        state[f"times.{ours}"] = learned.to(dtype or torch.float32)
     _check_fit(config, state)
     return config, state, SamplingSettings(sampler="official", truncation=truncation)
 
@@ -206,7 +214,7 @@ def _check_fit(config: DiffsoundConfig | ARConfig, state: StateDict) -> None:
     """Refuse tensors whose shapes contradict the sizes read from others."""
     with torch.device("meta"):
         model: nn.Module = build_decoder(config)
-    for name, tensor in model.named_parameters():
+    for name, tensor in model.state_dict().items():
         if state[name].shape != tensor.shape:
             raise BundleError(
                 f"'{name}' of the checkpoint has shape {tuple(state[name].shape)}, "

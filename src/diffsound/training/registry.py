@@ -1,4 +1,4 @@
-"""The stages there are; a new one is a config, a Stage and a line here."""
+"""The stages there are; a new one is a config, a Stage and an entry here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 
 from diffsound.data.shards import PreparedData
 from diffsound.errors import InputError
-from diffsound.training.codec import CodecRun, CodecStage
 from diffsound.training.config import RunConfig
 from diffsound.training.sets import Process
 from diffsound.training.stage import Stage
-from diffsound.training.vocoder import VocoderRun, VocoderStage
 
 
 @dataclass(frozen=True)
@@ -23,16 +21,26 @@ class StageSpec:
     build: Callable[[Any, PreparedData, Process], Stage]
 
 
-STAGES = {
-    "codec": StageSpec(CodecRun, CodecStage),
-    "vocoder": StageSpec(VocoderRun, VocoderStage),
-}
+def _codec() -> StageSpec:
+    from diffsound.training.codec import CodecRun, CodecStage
+
+    return StageSpec(CodecRun, CodecStage)
+
+
+def _vocoder() -> StageSpec:
+    from diffsound.training.vocoder import VocoderRun, VocoderStage
+
+    return StageSpec(VocoderRun, VocoderStage)
+
+
+# Each imported when it is asked for: a stage needs its own models only.
+STAGES: dict[str, Callable[[], StageSpec]] = {"codec": _codec, "vocoder": _vocoder}
 
 
 def stage_spec(kind: str) -> StageSpec:
     """The stage of that name; an unknown one is refused with those there are."""
     try:
-        return STAGES[kind]
+        return STAGES[kind]()
     except KeyError:
         raise InputError(
             f"there is no training stage '{kind}'; choose one of {', '.join(STAGES)}"
