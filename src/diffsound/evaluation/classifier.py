@@ -124,7 +124,7 @@ class Classifier(nn.Module):
         return self.head(self.embed(local.transpose(1, 2))).transpose(1, 2)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits [B, classes, …] to probabilities over axis 1: softmax, or sigmoids if multi-label."""
+        """Logits [B, classes, …] to probabilities: softmax over axis 1, sigmoids if multi-label."""
         return logits.sigmoid() if self.config.multi_label else logits.softmax(dim=1)
 
     def check_mel(self, mel: MelConfig) -> None:

@@ -60,14 +60,14 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-        for block in self.blocks:
-            # Each block starts as its shortcut, which lets a high learning rate start at once.
-            nn.init.zeros_(block.second[1].weight)  # type: ignore[union-attr,index,arg-type]
-        self.to(memory_format=torch.channels_last)
+            elif isinstance(module, _Block):
+                # A block starts as its shortcut, which lets a high learning rate start at once.
+                nn.init.zeros_(module.scale.weight)
 
     def forward(self, mel: Tensor) -> Tensor:
         """[B, n_mels, L] to [B, C, L']."""
-        image = mel[:, None].contiguous(memory_format=torch.channels_last)
+        # Channels last is a third faster in training on a CPU; the layers keep the order they get.
+        image = mel[:, None].to(memory_format=torch.channels_last)
         return F.relu(self.join(self.blocks(self.stem(image)))).squeeze(2)
 
 
@@ -75,9 +75,8 @@ class _Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: Stride) -> None:
         super().__init__()
         self.first = _conv(inputs, outputs, 3, stride)
-        self.second = nn.Sequential(
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs)
-        )
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.scale = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if inputs != outputs or stride != (1, 1):
             self.shortcut = nn.Sequential(
@@ -87,7 +86,7 @@ class _Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.shortcut(x) + self.second(self.first(x)))
+        return F.relu(self.shortcut(x) + self.scale(self.second(self.first(x))))
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: Stride) -> nn.Sequential:
