@@ -33,8 +33,18 @@ def _vocoder() -> StageSpec:
     return StageSpec(VocoderRun, VocoderStage)
 
 
+def _classifier() -> StageSpec:
+    from diffsound.training.classifier import ClassifierRun, ClassifierStage
+
+    return StageSpec(ClassifierRun, ClassifierStage)
+
+
 # Each imported when it is asked for: a stage needs its own models only.
-STAGES: dict[str, Callable[[], StageSpec]] = {"codec": _codec, "vocoder": _vocoder}
+STAGES: dict[str, Callable[[], StageSpec]] = {
+    "codec": _codec,
+    "vocoder": _vocoder,
+    "classifier": _classifier,
+}
 
 
 def stage_spec(kind: str) -> StageSpec:
