@@ -33,8 +33,18 @@ def _vocoder() -> StageSpec:
     return StageSpec(VocoderRun, VocoderStage)
 
 
+def _decoder() -> StageSpec:
+    from diffsound.training.decoder import DecoderRun, DecoderStage
+
+    return StageSpec(DecoderRun, DecoderStage)
+
+
 # Each imported when it is asked for: a stage needs its own models only.
-STAGES: dict[str, Callable[[], StageSpec]] = {"codec": _codec, "vocoder": _vocoder}
+STAGES: dict[str, Callable[[], StageSpec]] = {
+    "codec": _codec,
+    "vocoder": _vocoder,
+    "decoder": _decoder,
+}
 
 
 def stage_spec(kind: str) -> StageSpec:
