@@ -9,14 +9,14 @@ from torch import nn
 
 from diffsound import bundle
 from diffsound.audio.mel import MelConfig
-from diffsound.bundle import CodecPart, VocoderPart
+from diffsound.bundle import CodecPart, VocoderPart, codec_fingerprint
 from diffsound.codec.codec import Codec
 from diffsound.config import parse_config
 from diffsound.errors import BundleError
 from diffsound.training.export import load_export
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig
-from diffsound.weights import fingerprint, load_into, load_weights
+from diffsound.weights import load_into, load_weights
 
 GRIFFIN_LIM = "griffin_lim"
 
@@ -39,7 +39,7 @@ def load_codec(source: str | Path) -> tuple[Codec, MelConfig, str]:
     codec = Codec(part.model)
     load_into(codec, state, str(source))
     codec.eval().requires_grad_(False)
-    return codec, part.mel, fingerprint(part.model_dump(mode="json"), codec.state_dict())
+    return codec, part.mel, codec_fingerprint(part, codec)
 
 
 def load_codec_for(source: str | Path, mel: MelConfig) -> Codec:
