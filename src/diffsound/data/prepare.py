@@ -177,12 +177,14 @@ def shard_name(kind: str, number: int) -> str:
 
 
 def remove_stale(folder: Path, kind: str, keep: int) -> None:
-    """Remove shards past the last one: left by an earlier, longer version of the source."""
+    """Remove what earlier runs left: shards past the last one, and files a killed run began."""
     for path in sorted(folder.glob(f"{kind}-*.tar")):
         match = re.fullmatch(rf"{kind}-(\d{{6,}})\.tar", path.name)
         if match and int(match[1]) >= keep:
             path.unlink()
             sidecar_path(path).unlink(missing_ok=True)
+    for path in folder.glob(f".{kind}-*"):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -244,7 +246,7 @@ def _open_folder(folder: str | Path, source: str, settings: dict[str, Any]) -> P
     except OSError as error:
         raise write_error(folder, error) from error
     before = read_index(ClipsIndex, folder)
-    if before is None:
+    if before is None or not any(folder.glob("clips-*.tar")):
         write_index(ClipsIndex(complete=False, source=source, settings=settings), folder)
     else:
         old = {"source": before.source, **before.settings}
