@@ -96,8 +96,8 @@ def test_every_clip_has_a_score(classifier: Classifier, real: FeatureSet, made: 
         classifier, real, extract(classifier, [WaveClip("clip-3", sound(3), RATE)])
     )
     assert copy.kl == pytest.approx(0, abs=1e-4)
+    other = replace(real, classifier="other"), replace(made, classifier="other")
     with pytest.raises(InputError, match="another classifier"):
-        other = replace(real, classifier="other"), replace(made, classifier="other")
         clip_scores(classifier, *other)
 
 
