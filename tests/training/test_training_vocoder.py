@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import soundfile
 import torch
-from diffsound.vocoder.build import build_vocoder
-from diffsound.vocoder.config import ISTFTConfig
 
 from diffsound.audio.mel import MelConfig
 from diffsound.errors import BundleError, ConfigError
 from diffsound.training.export import load_export
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
+from diffsound.vocoder.build import build_vocoder
+from diffsound.vocoder.config import ISTFTConfig
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 

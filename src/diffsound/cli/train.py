@@ -65,6 +65,18 @@ def vocoder(
 
 
 @app.command()
+def decoder(
+    config: ConfigOption,
+    data: DataOption,
+    run: RunOption = None,
+    set_: SetOption = None,
+    dry_run: DryOption = False,
+) -> None:
+    """Train a token decoder, AR or Diffsound, on a codec's tokens and encoded texts."""
+    _train("decoder", config, data, run, set_ or [], dry_run)
+
+
+@app.command()
 def classifier(
     config: ConfigOption,
     data: DataOption,

@@ -120,7 +120,8 @@ class ARDecoder(nn.Module):
             for items, stream in streams:
                 logits = stream.next_logits()
                 if guided:
-                    logits = guide(*logits.chunk(2), settings.guidance_scale)
+                    toward, away = logits.chunk(2)
+                    logits = guide(toward, away, settings.guidance_scale)
                 probs = filter_logits(
                     logits,
                     temperature=settings.temperature,

@@ -23,7 +23,9 @@ def estimate(
     """Take a few real steps without a run folder and say what they foretell."""
     config = load_config(stage_spec(kind).config, config_path, overrides)
     accelerator = make_accelerator(config.train)
-    stage = build_stage(config, PreparedData.open(data), accelerator)
+    prepared = PreparedData.open(data)
+    config = config.completed(prepared)
+    stage = build_stage(config, prepared, accelerator)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = Trainer(stage, config.train, Path(nowhere), accelerator)
         seconds = trainer.time_steps(WARM_UP, MEASURED)

@@ -12,10 +12,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from diffsound.audio.mel import MelConfig
-from diffsound.codec.codec import Codec
-from diffsound.codec.config import CodecConfig
-from diffsound.config import parse_config
 from diffsound.errors import BundleError
 from diffsound.files import sha256
 from diffsound.training.checkpoint import load_newest, save_tensors, under
@@ -90,19 +86,6 @@ def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise BundleError(f"the export in {folder} cannot be read: {error}") from error
     return kind, config, state
-
-
-def load_codec(run: str | Path, mel: MelConfig) -> Codec:
-    """The frozen codec of a finished run, refused if it was trained on another mel."""
-    kind, config, state = load_export(run)
-    if kind != "codec":
-        raise BundleError(f"{run} holds a {kind}, not a codec; give a codec's run")
-    theirs = parse_config(MelConfig, config["mel"], source=f"{run}: mel")
-    if theirs != mel:
-        raise BundleError(f"the codec in {run} was trained on another mel; use the same mel group")
-    codec = Codec(parse_config(CodecConfig, config["codec"], source=f"{run}: codec"))
-    codec.load_state_dict(state)
-    return codec.eval().requires_grad_(False)
 
 
 def start_from(run: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> None:

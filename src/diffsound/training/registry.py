@@ -39,10 +39,17 @@ def _classifier() -> StageSpec:
     return StageSpec(ClassifierRun, ClassifierStage)
 
 
+def _decoder() -> StageSpec:
+    from diffsound.training.decoder import DecoderRun, DecoderStage
+
+    return StageSpec(DecoderRun, DecoderStage)
+
+
 # Each imported when it is asked for: a stage needs its own models only.
 STAGES: dict[str, Callable[[], StageSpec]] = {
     "codec": _codec,
     "vocoder": _vocoder,
+    "decoder": _decoder,
     "classifier": _classifier,
 }
 

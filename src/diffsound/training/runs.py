@@ -48,6 +48,9 @@ def train(
     accelerator = make_accelerator(config.train)
     prepared = PreparedData.open(data)
     folder = Path(run)
+    # The first process may have tokens to make; the others then find them.
+    with accelerator.main_process_first():
+        config = config.completed(prepared)
     facts = run_facts(config, prepared, accelerator.num_processes)
     main = accelerator.is_main_process
     if main:
@@ -85,7 +88,8 @@ def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator)
     process = Process(accelerator.process_index, accelerator.num_processes)
     stage = stage_spec(config.stage).build(config, data, process)
     if config.init is not None:
-        modules = {name: player.module for name, player in stage.players.items()}
+        product, *others = stage.players
+        modules = {product: stage.product, **{n: stage.players[n].module for n in others}}
         start_from(config.init, config.stage, modules)
     return stage
 
@@ -98,6 +102,7 @@ def run_facts(config: RunConfig, data: PreparedData, processes: int) -> dict[str
             "folder": str(data.folder.resolve()),
             "clips": len(data),
             "index_sha256": sha256(data.folder / "index.json"),
+            "mix_sha256": [sha256(Path(folder) / "index.json") for folder in config.folders()],
         },
         "clips_per_batch": config.train.batch_size * processes,
         "versions": {
@@ -133,7 +138,11 @@ def check_resume(run: Path, config: RunConfig, facts: Mapping[str, Any]) -> None
             f"{run} was started with {old_batch} clips a batch over all processes, now "
             f"{facts['clips_per_batch']}; keep train.batch_size × processes the same"
         )
-    if old_data["index_sha256"] != facts["data"]["index_sha256"]:
+    same = (old_data["index_sha256"], old_data.get("mix_sha256", [])) == (
+        facts["data"]["index_sha256"],
+        facts["data"]["mix_sha256"],
+    )
+    if not same:
         raise DataError(
             f"{run} was trained on the data in {old_data['folder']}; the index of "
             f"{facts['data']['folder']} is another one; give the same data or another --run"

@@ -1,0 +1,294 @@
+"""Training the captioner (section VI-B): waves and what is said of them, one word after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.config import Config
+from diffsound.data.augment import AugmentConfig
+from diffsound.data.captions import captions_for
+from diffsound.data.datasets import ClipData, WaveCache, WaveDataset
+from diffsound.data.loaders import EpochLoader
+from diffsound.data.shards import PreparedData
+from diffsound.data.soundscape import SceneConfig, SceneMixer
+from diffsound.data.soundscape_text import Heard, Outline, caption_of
+from diffsound.errors import DataError
+from diffsound.evaluation.caption_tokenizer import PAD, UNKNOWN, CaptionTokenizer
+from diffsound.evaluation.captioner import Captioner, CaptionerConfig
+from diffsound.files import atomic_write
+from diffsound.training.config import RunConfig, Share
+from diffsound.training.sets import FixedWaves, Process, check_rate, clips_of, sampler_for
+from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
+
+SCENE_SENTENCES = 2000  # enough to meet every word that joins sounds to a scene
+
+
+class MaskConfig(Config):
+    """SpecAugment: `count` stripes of silence along each axis, each up to so many bands, frames."""
+
+    count: NonNegativeInt = 2
+    bands: PositiveInt = 12
+    frames: PositiveInt = 32
+
+
+class CaptionerRun(RunConfig):
+    """configs/…/captioner.yaml.
+
+    frames: length of the windows to train on.
+    wordings: at most so many captions per clip, its own first (None: all that can be made of its
+        labels and title).
+    min_count: a word said less often is unknown.
+    deaf: share of clips whose sound is left out, so that the captioner also knows how likely a
+        sentence is by itself.
+    word_dropout: share of words it cannot rely on when it predicts the next: it must listen.
+    scenes: share of items that are several clips mixed to a scene, and how they are mixed.
+    """
+
+    stage: Literal["captioner"]
+    mel: MelConfig = MelConfig()
+    captioner: CaptionerConfig
+    frames: PositiveInt = 860
+    augment: AugmentConfig = AugmentConfig()
+    wordings: PositiveInt | None = None
+    min_count: PositiveInt = 1
+    label_smoothing: Share = 0.1
+    mask: MaskConfig = MaskConfig()
+    deaf: Share = 0.0
+    word_dropout: Share = 0.0
+    scenes: Share = 0.0
+    mix: SceneConfig = SceneConfig()
+    valid_clips: NonNegativeInt = 256
+    valid_frames: PositiveInt = 432
+    samples: NonNegativeInt = 16
+
+    @model_validator(mode="after")
+    def _same_bands(self) -> CaptionerRun:
+        if self.mel.n_mels != self.captioner.n_mels:
+            raise ValueError(
+                f"mel.n_mels is {self.mel.n_mels} but captioner.n_mels is {self.captioner.n_mels}"
+            )
+        return self
+
+
+class CaptionedWaves:
+    """Windows of clips, or scenes of several, with one caption:
+
+    {"wave": float32 [samples], "text": str, "id": str}.
+    """
+
+    def __init__(
+        self,
+        waves: WaveDataset,
+        captions: Sequence[Sequence[str]],
+        mixer: SceneMixer | None,
+        scenes: float,
+    ) -> None:
+        """captions: of each item of `waves`, one or more."""
+        self.waves, self.captions = waves, captions
+        self.mixer, self.scenes = mixer, scenes
+
+    def __len__(self) -> int:
+        return len(self.waves)
+
+    def item(self, index: int, rng: np.random.Generator) -> dict[str, Any]:
+        """The clip at `index`, or a scene in its place."""
+        if self.mixer is not None and rng.random() < self.scenes:
+            scene = self.mixer.scene(rng)
+            text = scene.captions[int(rng.integers(len(scene.captions)))]
+            return {"wave": scene.wave, "text": text, "id": scene.events[0].clip}
+        item = self.waves.item(index, rng)
+        choices = self.captions[index]
+        text = choices[int(rng.integers(len(choices)))]
+        return {"wave": item["wave"], "text": text, "id": item["id"]}
+
+
+class CaptionerStage(Stage):
+    """Waves → mels → captioner; the vocabulary is that of the training captions."""
+
+    kind = "captioner"
+    metric = "nll"
+
+    def __init__(self, config: CaptionerRun, data: PreparedData, process: Process) -> None:
+        super().__init__()
+        check_rate(data, config.mel.sample_rate)
+        self.config = config
+        hop, rate = config.mel.hop_length, config.mel.sample_rate
+        captions = {
+            clip: captions_for(data.records[clip], config.wordings)
+            for clip in clips_of(data, config.data, config.data.train_split)
+        }
+        clips = [clip for clip, said in captions.items() if said]
+        if not clips:
+            raise DataError(f"{data.folder} has no training clip with a caption, label or title")
+        samples = (config.frames - 1) * hop
+        cached: ClipData = WaveCache(data, clips) if config.data.cache else data
+        waves = WaveDataset(cached, clips, samples, config.augment)
+        said = [captions[clip] for clip in clips]
+        mixer = None
+        if config.scenes:
+            mix = config.mix.model_copy(update={"seconds": samples / rate})
+            mixer = SceneMixer(cached, clips, mix, sample_rate=rate)
+        words = vocabulary(said, config.min_count, scenes=bool(config.scenes))
+        self.captioner = Captioner(config.captioner, words, config.mel)
+        self.players = {"captioner": Player.of(self.captioner, config.train)}
+        # Training does not need the front end's last digits, and they triple its time.
+        self.front_end = MelFrontEnd(config.mel, precise=False)
+        labels = [waves.label(index) for index in range(len(waves))]
+        self.loader = EpochLoader(
+            CaptionedWaves(waves, said, mixer, config.scenes),
+            sampler_for(labels, config.data.balance, config.train.seed),
+            config.train.batch_size,
+            seed=config.train.seed,
+            rank=process.rank,
+            world=process.world,
+            workers=config.data.workers,
+        )
+        self.held_out = FixedWaves(
+            config,
+            data,
+            (config.valid_frames - 1) * hop,
+            config.valid_clips,
+            config.train.batch_size,
+        )
+        self.truth = {record.id: next(iter(captions_for(record)), "") for record in data.records}
+
+    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
+        super().attach(prepared, device)
+        self.front_end.to(device)
+
+    def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
+        config, generator = self.config, moment.generator
+        with torch.no_grad():
+            mel = mask_stripes(self.front_end(batch["wave"]), config.mask, generator)
+        longest = config.captioner.words.longest
+        numbers = self.captioner.tokenizer.batch(batch["text"], longest)
+        given = numbers[:, :-1].clone()
+        lost = torch.rand(given.shape, generator=generator) < config.word_dropout
+        given[lost & (given > UNKNOWN)] = UNKNOWN
+        deaf = torch.rand(len(mel), generator=generator) < config.deaf
+        logits = self.prepared["captioner"](
+            mel, given.to(self.device), deaf.to(self.device)
+        ).float()
+        targets = numbers[:, 1:].to(self.device)
+        # An unknown word is no word: nothing is learned from having to say it.
+        targets = targets.masked_fill(targets == UNKNOWN, PAD)
+        flat, wanted = logits.flatten(0, 1), targets.flatten()
+        loss = F.cross_entropy(
+            flat, wanted, ignore_index=PAD, label_smoothing=config.label_smoothing
+        )
+        with torch.no_grad():
+            counted = wanted != PAD
+            right = (flat.argmax(-1) == wanted)[counted].float().mean()
+        yield Turn("captioner", loss, {"loss": loss, "accuracy": right})
+
+    def validate(self, module: nn.Module) -> dict[str, float]:
+        """Figures on held-out clips and their own first captions.
+
+        nll: mean negative log-likelihood of a word. deaf_nll: the same when nothing is heard.
+        pairs: how often a caption is likelier with its own sound than with another clip's
+        (chance is one half): what ranking lives on.
+        """
+        assert isinstance(module, Captioner)
+        texts: list[str] = []
+        heard: list[Tensor] = []
+        for batch in self.held_out:
+            memory = module.hear(self.front_end(batch["wave"].to(self.device)))
+            for clip, vectors in zip(batch["id"], memory, strict=True):
+                if self.truth[clip]:
+                    texts.append(self.truth[clip])
+                    heard.append(vectors)
+        if not texts:
+            raise DataError("no validation clip has a caption, label or title")
+        # Clips lie sorted by class, so one half away is another class almost everywhere.
+        away = len(heard) // 2
+        others = heard[away:] + heard[:away]
+        other_texts = texts[away:] + texts[:away]
+        own, other = self._likelihood(module, heard, texts), self._likelihood(module, others, texts)
+        differ = torch.tensor([a != b for a, b in zip(texts, other_texts, strict=True)])
+        deaf = module.log_likelihood(None, texts).cpu()
+        return {
+            "nll": -float(own.mean()),
+            "deaf_nll": -float(deaf.mean()),
+            "pairs": float((own > other)[differ].float().mean()) if differ.any() else 0.5,
+        }
+
+    def _likelihood(
+        self, module: Captioner, heard: Sequence[Tensor], texts: Sequence[str]
+    ) -> Tensor:
+        size = self.config.train.batch_size
+        return torch.cat(
+            [
+                module.likelihood_of(
+                    torch.stack(list(heard[at : at + size])), texts[at : at + size]
+                )
+                for at in range(0, len(texts), size)
+            ]
+        ).cpu()
+
+    def sample(self, module: nn.Module, folder: Path) -> None:
+        """What the captioner says of held-out clips, beside what is said of them."""
+        if not self.config.samples:
+            return
+        assert isinstance(module, Captioner)
+        batch = next(iter(self.held_out))
+        count = self.config.samples
+        mel = self.front_end(batch["wave"][:count].to(self.device))
+        lines = [
+            f"{clip}\n  heard: {heard}\n  truth: {self.truth[clip]}\n"
+            for clip, heard in zip(batch["id"], module.caption(mel), strict=False)
+        ]
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / "captions.txt") as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+    def export_config(self) -> dict[str, Any]:
+        return self.captioner.export_config()
+
+
+def vocabulary(
+    captions: Sequence[Sequence[str]], min_count: int, *, scenes: bool
+) -> tuple[str, ...]:
+    """The words of the captions, and those that join them to captions of scenes."""
+    everything = [caption for said in captions for caption in said]
+    words = CaptionTokenizer.build(everything, min_count).words
+    if not scenes:
+        return words
+    rng = np.random.default_rng(0)
+    sentences = []
+    for _ in range(SCENE_SENTENCES):
+        drawn = rng.integers(len(captions), size=3)
+        chosen = [
+            Heard(tuple(captions[place]), *(bool(flag) for flag in rng.random(2) < 0.3))
+            for place in drawn
+        ]
+        together = ((chosen[0], chosen[1]),), ((chosen[0],), (chosen[1],))
+        moments = together[int(rng.integers(2))]
+        background = chosen[2] if rng.random() < 0.5 else None
+        sentences.append(caption_of(Outline(moments, background), rng))
+    joining = CaptionTokenizer.build(sentences, max(min_count, 2)).words
+    known = set(words)
+    return (*words, *(word for word in joining if word not in known))
+
+
+def mask_stripes(mel: Tensor, config: MaskConfig, generator: torch.Generator) -> Tensor:
+    """Silence in `count` random stripes along both axes of mel [B, n_mels, L]."""
+    hidden = torch.zeros(mel.shape, dtype=torch.bool)
+    for axis, widest in ((1, config.bands), (2, config.frames)):
+        size = mel.shape[axis]
+        places = torch.arange(size)
+        for _ in range(config.count):
+            width = torch.randint(0, min(widest, size) + 1, (len(mel), 1), generator=generator)
+            share = torch.rand(len(mel), 1, generator=generator)
+            first = (share * (size - width + 1)).long()
+            stripe = (places >= first) & (places < first + width)  # [B, size]
+            hidden |= stripe.unsqueeze(3 - axis)
+    return mel.masked_fill(hidden.to(mel.device), 0.0)
