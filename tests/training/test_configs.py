@@ -13,7 +13,7 @@ from diffsound.decoder.config import ARConfig, DiffsoundConfig
 from diffsound.text.config import TextEncoderConfig
 from diffsound.training.codec import CodecRun
 from diffsound.training.config import RunConfig
-from diffsound.training.decoder import DecoderRun
+from diffsound.training.decoder_run import DecoderRun
 from diffsound.training.registry import STAGES, stage_spec
 
 CONFIGS = Path(__file__).parents[2] / "configs"

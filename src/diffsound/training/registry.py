@@ -34,7 +34,8 @@ def _vocoder() -> StageSpec:
 
 
 def _decoder() -> StageSpec:
-    from diffsound.training.decoder import DecoderRun, DecoderStage
+    from diffsound.training.decoder import DecoderStage
+    from diffsound.training.decoder_run import DecoderRun
 
     return StageSpec(DecoderRun, DecoderStage)
 
