@@ -19,7 +19,8 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import BundleError, ConfigError, DataError
 from diffsound.text.features import TextFeatures
 from diffsound.training.assemble import build
-from diffsound.training.decoder import DecoderRun, DecoderStage
+from diffsound.training.decoder import DecoderStage
+from diffsound.training.decoder_run import DecoderRun
 from diffsound.training.export import load_export
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train

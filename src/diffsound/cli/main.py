@@ -24,6 +24,7 @@ COMMANDS = {
     "edit": "diffsound.cli.edit",
     "data": "diffsound.cli.data",
     "train": "diffsound.cli.train",
+    "finetune": "diffsound.cli.finetune",
     "bundle": "diffsound.cli.bundle",
     "ui": "diffsound.cli.ui",
     "serve": "diffsound.cli.serve",

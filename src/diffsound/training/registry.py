@@ -40,7 +40,8 @@ def _classifier() -> StageSpec:
 
 
 def _decoder() -> StageSpec:
-    from diffsound.training.decoder import DecoderRun, DecoderStage
+    from diffsound.training.decoder import DecoderStage
+    from diffsound.training.decoder_run import DecoderRun
 
     return StageSpec(DecoderRun, DecoderStage)
 
