@@ -11,6 +11,7 @@ from diffsound.codec.config import CodecConfig
 from diffsound.decoder.config import ARConfig
 from diffsound.pipeline import TextToSound
 from support import TEXT_DIM, make_bundle, tiny_diffsound
+from text_fixtures import bert_folder, clip_folder  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from diffsound.vocoder.config import ISTFTConfig
 
 from diffsound.audio.mel import MelConfig
 from diffsound.bundle import (
@@ -20,6 +19,7 @@ from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import ARConfig, DecoderConfig, DiffsoundConfig
 from diffsound.text.config import TextEncoderConfig
 from diffsound.vocoder import build_vocoder
+from diffsound.vocoder.config import ISTFTConfig
 
 TEXT_DIM = 384  # MiniLM's
 

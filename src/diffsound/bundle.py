@@ -26,9 +26,11 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.config import Config, parse_config
+from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import DecoderConfig
 from diffsound.decoder.contract import SamplerName
+from diffsound.decoder.diffsound import Diffsound
 from diffsound.errors import BundleError, ConfigError
 from diffsound.files import atomic_write, sha256
 from diffsound.text.config import TextEncoderConfig
@@ -105,7 +107,7 @@ class Bundle:
 
     config: BundleConfig
     codec: Codec
-    decoder: nn.Module
+    decoder: Diffsound | ARDecoder
     vocoder: nn.Module
     card: str = ""
 
@@ -132,7 +134,7 @@ class Bundle:
 
     @property
     def codec_fingerprint(self) -> str:
-        return fingerprint(self.config.codec.model_dump(mode="json"), self.codec.state_dict())
+        return codec_fingerprint(self.config.codec, self.codec)
 
     def parameters(self) -> dict[str, int]:
         """Parameter count of each stage."""
@@ -248,7 +250,12 @@ def load_codec(source: str | Path | None = None) -> tuple[Codec, MelConfig, str]
     codec = Codec(part.model)
     load_into(codec, load_weights(folder / "codec.safetensors"), f"{folder.name}/codec")
     codec.eval().requires_grad_(False)
-    return codec, part.mel, fingerprint(part.model_dump(mode="json"), codec.state_dict())
+    return codec, part.mel, codec_fingerprint(part, codec)
+
+
+def codec_fingerprint(part: CodecPart, codec: Codec) -> str:
+    """A name for the tokens a codec gives: codecs that differ in their decoding only share it."""
+    return fingerprint(part.model_dump(mode="json"), codec.token_state())
 
 
 def describe(folder: str | Path | None) -> dict[str, Any]:

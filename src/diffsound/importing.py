@@ -27,8 +27,10 @@ from diffsound.bundle import (
 )
 from diffsound.codec.codec import Codec
 from diffsound.codec.importing import codec_from_published
+from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
+from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.importing import ar_from_published, diffsound_from_published
 from diffsound.errors import BundleError
 from diffsound.text.config import TextEncoderConfig
@@ -49,7 +51,7 @@ def import_published(
     name: str = "published",
     heads: int = 16,
     rows: int = 5,
-    ema: bool = True,
+    ema: bool | None = None,
     truncation: float = 0.85,
 ) -> Bundle:
     """A bundle from published files.
@@ -58,6 +60,8 @@ def import_published(
     codec: the VQ-VAE's own file; None takes the VQ-VAE inside the decoder's file.
     vocoder: the MelGAN's file; None takes Griffin-Lim.
     text_encoder: a CLIP folder or hub id; None means the published ViT-B/32.
+    ema: Diffsound's averaged weights (True), its raw ones (False), or the averaged ones if the
+        file has them (None).
     """
     checkpoint = read_checkpoint(decoder)
     mel = MelConfig()
@@ -118,9 +122,10 @@ def _weights(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _decoder(
-    checkpoint: Mapping[str, Any], heads: int, rows: int, ema: bool, truncation: float
-) -> tuple[nn.Module, GenerationDefaults]:
+    checkpoint: Mapping[str, Any], heads: int, rows: int, ema: bool | None, truncation: float
+) -> tuple[Diffsound | ARDecoder, GenerationDefaults]:
     autoregressive = any(key.endswith("tok_emb.weight") for key in _weights(checkpoint))
+    config: DiffsoundConfig | ARConfig
     if autoregressive:
         config, state, settings = ar_from_published(checkpoint, heads=heads, rows=rows)
     else:

@@ -39,7 +39,7 @@ ProgressCallback = Callable[[float, Tensor], None]
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """One sound to be made: a prompt with its own seed."""
 
     prompt: str
@@ -93,14 +93,37 @@ class TextToSound:
         `guidance_scale`, `sampler`, `temperature`, `top_k`, `truncation`, …) that replace the
         bundle's defaults.
         """
-        seconds = self._check_duration(duration)
-        return self._run(
-            _jobs(prompt, num_candidates, seed, generator),
-            round(seconds * self.sample_rate),
-            self.sampling_settings(**sampling),
-            negative_prompt,
-            record={"duration": seconds},
+        return self.run_jobs(
+            make_jobs(prompt, num_candidates, seed, generator),
+            duration=duration,
+            negative_prompt=negative_prompt,
             callback=callback,
+            **sampling,
+        )
+
+    def run_jobs(
+        self,
+        jobs: Sequence[Job],
+        *,
+        duration: float | None = None,
+        edit: Edit | None = None,
+        negative_prompt: str | None = None,
+        callback: ProgressCallback | None = None,
+        **sampling: Any,
+    ) -> list[Sound]:
+        """Make one sound per job, each with a prompt and seed of its own.
+
+        What several callers want at once can so run together; every sound is the one a call of
+        its own would make. An edit brings its own duration.
+        """
+        settings = self.sampling_settings(**sampling)
+        if edit is not None:
+            samples, record = edit.samples, dict(edit.record)
+        else:
+            seconds = self._check_duration(duration)
+            samples, record = round(seconds * self.sample_rate), {"duration": seconds}
+        return self._run(
+            jobs, samples, settings, negative_prompt, record=record, edit=edit, callback=callback
         )
 
     def inpaint(
@@ -141,20 +164,17 @@ class TextToSound:
         callback: ProgressCallback | None = None,
         **sampling: Any,
     ) -> list[Sound]:
-        jobs = _jobs(prompt, num_candidates, seed, generator)
-        return self._run(
-            jobs,
-            edit.samples,
-            self.sampling_settings(**sampling),
-            negative_prompt,
-            record=dict(edit.record),
+        return self.run_jobs(
+            make_jobs(prompt, num_candidates, seed, generator),
             edit=edit,
+            negative_prompt=negative_prompt,
             callback=callback,
+            **sampling,
         )
 
     def _run(
         self,
-        jobs: Sequence[_Job],
+        jobs: Sequence[Job],
         samples: int,
         settings: SamplingSettings,
         negative_prompt: str | None,
@@ -199,7 +219,7 @@ class TextToSound:
     def sampling_settings(self, **changes: Any) -> SamplingSettings:
         """The bundle's defaults with `changes` on top; an unknown name is refused."""
         defaults = self.bundle.config.defaults
-        values = {name: getattr(defaults, name, None) for name in SETTING_NAMES}
+        values: dict[str, Any] = {name: getattr(defaults, name, None) for name in SETTING_NAMES}
         for name, value in changes.items():
             if name not in values:
                 raise InputError(f"unknown setting '{name}'; there are: {', '.join(SETTING_NAMES)}")
@@ -211,7 +231,7 @@ class TextToSound:
     @torch.inference_mode()
     def _draw(
         self,
-        jobs: Sequence[_Job],
+        jobs: Sequence[Job],
         grid: tuple[int, int],
         settings: SamplingSettings,
         avoid: str,
@@ -280,12 +300,12 @@ def fade_edges(wave: Tensor, sample_rate: int, seconds: float = 0.004) -> Tensor
     return faded
 
 
-def _jobs(
+def make_jobs(
     prompt: str | Sequence[str],
     num_candidates: int,
     seed: int | None,
     generator: torch.Generator | None,
-) -> list[_Job]:
+) -> list[Job]:
     """Every prompt with its candidates' seeds, checked."""
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     if not prompts:
@@ -294,7 +314,7 @@ def _jobs(
         raise InputError(f"num_candidates must be from 1 to {MAX_CANDIDATES}, not {num_candidates}")
     first = _check_seed(seed, generator)
     return [
-        _Job(text, (first + i) % (MAX_SEED + 1))
+        Job(text, (first + i) % (MAX_SEED + 1))
         for text in map(clean_prompt, prompts)
         for i in range(num_candidates)
     ]

@@ -254,3 +254,24 @@ def test_contradictory_configs_are_refused(config: dict[str, object], said: str)
 def test_presets_survive_being_written(preset: str) -> None:
     config = getattr(CodecConfig, preset)()
     assert parse_config(CodecConfig, yaml.safe_load(dump_yaml(config))) == config
+
+
+def test_frozen_tokens_stay_while_the_decoder_learns() -> None:
+    torch.manual_seed(0)
+    codec = Codec(CodecConfig.tiny())
+    mel = torch.rand(2, 80, 16)
+    codec(mel)  # the first batch places the codes
+    codec.freeze_tokens()
+    codec.train()
+    before = codec.eval().encode(mel)
+    kept = {name: tensor.clone() for name, tensor in codec.token_state().items()}
+    learning = [parameter for parameter in codec.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(learning, lr=1e-2)
+    decoded = codec.decode(before).detach()
+    for _ in range(3):
+        codec.train()
+        (codec(mel).mel - mel).abs().mean().backward()
+        optimizer.step()
+    assert torch.equal(codec.eval().encode(mel), before)
+    assert all(torch.equal(codec.token_state()[name], tensor) for name, tensor in kept.items())
+    assert not torch.allclose(codec.decode(before), decoded)

@@ -48,6 +48,13 @@ def test_speed_scales_pitch_and_length_alike(factor) -> None:
     assert aug.rms(faster) == pytest.approx(aug.rms(tone(1000)), rel=0.02)
 
 
+def test_a_change_of_speed_keeps_the_highs() -> None:
+    noise = np.random.default_rng(0).normal(size=44100).astype(np.float32)
+    power = np.abs(np.fft.rfft(aug.change_speed(noise, 1.02)[:40000])) ** 2
+    top = power[int(0.8 * len(power)) : int(0.95 * len(power))].mean()
+    assert top > 0.8 * power[: len(power) // 2].mean()
+
+
 def test_drawn_speeds_fill_their_range() -> None:
     rng = np.random.default_rng(0)
     drawn = [aug.draw_speed(0.1, rng) for _ in range(500)]

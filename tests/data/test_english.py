@@ -121,6 +121,8 @@ def test_sentences_are_read(caption, noun, statements) -> None:
         "an engine running and a horn",
         "a train ride, wheels rattling on the rails",
         "footsteps on gravel",
+        "insects sound effect",
+        "a recording of keyboard typing",
     ],
 )
 def test_names_of_sounds_stay_as_they_are(caption) -> None:

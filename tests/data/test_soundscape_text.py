@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.data.soundscape_text import AGAIN, FAR, Heard, Outline, caption_of, captions_of
+from diffsound.data.soundscape_text import (
+    AGAIN,
+    FAR,
+    Heard,
+    Outline,
+    caption_of,
+    captions_of,
+    fitting,
+)
 
 # One word of each that no template contains, and a verb form that shows.
 SOUNDS = {
@@ -109,3 +117,10 @@ def test_a_distance_the_caption_has_is_not_said_twice(seed) -> None:
     far = Heard(("a dog barking in the distance", "a distant dog"), distant=True)
     text = caption_of(Outline(((far,),)), np.random.default_rng(seed))
     assert len(re.findall("distan", text)) == 1
+
+
+def test_frames_and_keywords_stay_out_of_sentences() -> None:
+    described = ("the sound of a hen clucking", "hen", "hen sound effect", "A recording of hens.")
+    assert fitting(described) == ("a hen clucking", "hens")
+    assert fitting(("hen",)) == ("hen",)
+    assert fitting(("rain", "applause", "hand sawing")) == ("rain", "applause", "hand sawing")

@@ -1,4 +1,4 @@
-"""`diffsound bundle`: look into models, check them, bring published checkpoints in."""
+"""`diffsound bundle`: join trained stages, look into models, check them, import published ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from diffsound.cli.main import fail
 
-app = typer.Typer(help="Inspect, verify and import models.", no_args_is_help=True)
+app = typer.Typer(help="Build, inspect, verify and import models.", no_args_is_help=True)
 
 BundleArgument = Annotated[
     str | None, typer.Argument(help="Bundle folder or hub id; the bundled model by default.")
@@ -47,6 +47,34 @@ def verify(bundle: BundleArgument = None) -> None:
     typer.echo(f"{folder}: good")
 
 
+@app.command()
+def build(
+    out: Annotated[Path, typer.Argument(help="Folder of the new bundle.")],
+    codec: Annotated[Path, typer.Option(help="Run of the codec (or a bundle, for its codec).")],
+    decoder: Annotated[Path, typer.Option(help="Run of the decoder.")],
+    vocoder: Annotated[
+        str, typer.Option(help="Run of the vocoder, a bundle, or griffin_lim.")
+    ] = "griffin_lim",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the bundle; the folder's if missing.")
+    ] = None,
+    card: Annotated[Path | None, typer.Option(help="Model card, a Markdown file.")] = None,
+    default: Annotated[
+        list[str] | None,
+        typer.Option(help="A generation's default, key=value: --default guidance_scale=3"),
+    ] = None,
+    half: Annotated[bool, typer.Option(help="Store float16.")] = True,
+) -> None:
+    """Join finished training runs into a bundle."""
+    from diffsound.training.assemble import build as run
+
+    bundle = run(
+        out, codec, decoder, vocoder, name=name, card=card, defaults=default or [], half=half
+    )
+    counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
+    typer.echo(f"{out}: {counts} parameters")
+
+
 @app.command("import")
 def import_(
     out: Annotated[Path, typer.Argument(help="Folder of the new bundle.")],
@@ -64,7 +92,10 @@ def import_(
     ] = None,
     heads: Annotated[int, typer.Option(help="Attention heads of the decoder.")] = 16,
     rows: Annotated[int, typer.Option(help="Rows of the token grid (AR only).")] = 5,
-    ema: Annotated[bool, typer.Option(help="Take the averaged weights.")] = True,
+    ema: Annotated[
+        bool | None,
+        typer.Option(help="Take the averaged or the raw weights; averaged ones if there are any."),
+    ] = None,
     truncation: Annotated[float, typer.Option(help="Mass kept when sampling.")] = 0.85,
     half: Annotated[bool, typer.Option("--half", help="Store float16.")] = False,
 ) -> None:

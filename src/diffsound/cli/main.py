@@ -25,6 +25,8 @@ COMMANDS = {
     "data": "diffsound.cli.data",
     "train": "diffsound.cli.train",
     "bundle": "diffsound.cli.bundle",
+    "ui": "diffsound.cli.ui",
+    "serve": "diffsound.cli.serve",
 }
 
 HELP = """Type a sentence, get the sound.
@@ -57,14 +59,20 @@ def build_app(verbs: list[str] | None = None) -> typer.Typer:
     return app
 
 
-def _main(
-    version: bool = typer.Option(False, "--version", help="Show the version.", is_eager=True),
-) -> None:
-    if version:
+def _show_version(asked: bool) -> None:
+    if asked:
         from diffsound import __version__
 
         typer.echo(f"diffsound {__version__}")
         raise typer.Exit()
+
+
+def _main(
+    version: bool = typer.Option(
+        False, "--version", help="Show the version.", is_eager=True, callback=_show_version
+    ),
+) -> None:
+    pass
 
 
 _main.__doc__ = HELP

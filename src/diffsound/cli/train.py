@@ -65,6 +65,30 @@ def vocoder(
 
 
 @app.command()
+def decoder(
+    config: ConfigOption,
+    data: DataOption,
+    run: RunOption = None,
+    set_: SetOption = None,
+    dry_run: DryOption = False,
+) -> None:
+    """Train a token decoder, AR or Diffsound, on a codec's tokens and encoded texts."""
+    _train("decoder", config, data, run, set_ or [], dry_run)
+
+
+@app.command()
+def classifier(
+    config: ConfigOption,
+    data: DataOption,
+    run: RunOption = None,
+    set_: SetOption = None,
+    dry_run: DryOption = False,
+) -> None:
+    """Train the classifier that FID, KL and the other metrics listen with."""
+    _train("classifier", config, data, run, set_ or [], dry_run)
+
+
+@app.command()
 def plot(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     out: Annotated[Path | None, typer.Option("--out", help="PNG file (RUN/curves.png).")] = None,

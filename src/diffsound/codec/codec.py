@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,30 @@ class Codec(nn.Module):
         self.quant_conv = nn.Conv2d(inner, parts * quantizer.code_dim, 1)
         self.post_quant_conv = nn.Conv2d(parts * quantizer.code_dim, inner, 1)
         self.quantizer = build_quantizer(quantizer, self.rows)
+        self._tokens_frozen = False
+
+    def freeze_tokens(self) -> None:
+        """From now on train the decoder's half only: every mel keeps the tokens it has."""
+        self._tokens_frozen = True
+        for part in (self.encoder, self.quant_conv, self.quantizer):
+            part.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._tokens_frozen:
+            for part in (self.encoder, self.quant_conv, self.quantizer):
+                part.eval()
+        return self
+
+    def token_state(self) -> dict[str, Tensor]:
+        """The weights that decide which tokens a mel gets."""
+        idle = ("decoder.", "post_quant_conv."), (".count", ".total", ".restarts")
+        return {
+            name: tensor
+            for name, tensor in self.state_dict().items()
+            if not (name.startswith(idle[0]) or name.endswith(idle[1]))
+        }
 
     @property
     def last_layer(self) -> Tensor:

@@ -73,12 +73,12 @@ class Conv1dConfig(Config):
     """
 
     kind: Literal["conv1d"] = "conv1d"
-    widths: tuple[PositiveInt, ...] = (160, 288)
-    depths: tuple[int, ...] = (2, 4)
+    widths: tuple[PositiveInt, ...] = (128, 256)
+    depths: tuple[int, ...] = (1, 4)
     strides: tuple[PositiveInt, ...] = (4,)
     kernel: PositiveInt = 7
     expansion: PositiveInt = 3
-    latent: PositiveInt = 288
+    latent: PositiveInt = 128
 
     @model_validator(mode="after")
     def _check(self) -> Conv1dConfig:

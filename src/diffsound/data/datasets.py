@@ -159,7 +159,7 @@ class WaveDataset:
     def _played(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         """The clip at a random speed; of a long one only the part a window can need."""
         wave = self._waves.wave(clip)
-        if not how.speed:
+        if not how.speed or rng.random() >= how.speed_probability:
             return wave
         factor = aug.draw_speed(how.speed, rng)
         needed = int(np.ceil(self.samples * factor)) + 1

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar
 
-from diffsound.errors import InputError, MissingExtraError
+from diffsound.errors import DataError, InputError, MissingExtraError
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -74,6 +74,7 @@ class ProcessEngine:
     ) -> Iterator[ResultT]:
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
 
         # spawn: a process forked after torch has started its threads can hang.
         context = multiprocessing.get_context("spawn")
@@ -85,6 +86,11 @@ class ProcessEngine:
                     lambda future: future.result(),
                     self.workers * _AHEAD,
                 )
+            except BrokenProcessPool as error:
+                raise DataError(
+                    "a worker process ended unexpectedly (out of memory?); use fewer --workers and "
+                    "run again: what is finished is kept"
+                ) from error
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -114,9 +120,10 @@ class RayEngine:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except Exception as error:  # Ray raises plain Exception when a node does not come up
                 message = " ".join(str(error).split())
-                raise InputError(f"cannot reach Ray at {self.address}: {message}") from error
+                place = f"reach Ray at {self.address}" if self.address else "start Ray here"
+                raise InputError(f"cannot {place}: {message}") from error
         try:
             shared = ray.put(function)
             task: Any = ray.remote(_call)

@@ -32,7 +32,7 @@ ARTICLES, ADJECTIVES, PREPOSITIONS = (
 JOINING, SOUNDING = _WORDS["joining"], _WORDS["sounding"]
 # Names of sounds whose own verb is certain.
 OWN_VERB = {"rain": "fall", "wind": "blow", "thunder": "rumble"}
-_NAMING = re.compile(r"^(the|a|an) (sound|noise|sounds|noises)\b")
+_NAMING = re.compile(r"^(the|a|an) (sounds?|noises?|recordings?)\b")
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def _read_finite(words: list[str]) -> Phrase | None:
     """SUBJECT DOES, or plural SUBJECT DO."""
     for at in range(1, len(words)):
         subject, word, rest = words[:at], words[at], words[at + 1 :]
-        if not _is_subject(subject) or (rest and rest[0] == "of"):
-            continue
+        if not _is_subject(subject) or (rest and (rest[0] == "of" or rest[0] in SOUNDING)):
+            continue  # "the calls of birds", "a door slam sound"
         if rest and rest[0] in _FROM_PARTICIPLE:
             continue  # "water drops falling": a plural noun before the real verb
         plural = is_plural(subject)

@@ -6,15 +6,18 @@ away or repeated) is known; here it is only worded, so a caption never says what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from diffsound.data.english import Phrase, phrase_of
+from diffsound.data.english import ARTICLES, MASS_NOUNS, Phrase, is_plural, phrase_of, tidy
 
 AGAIN = ("repeatedly", "again and again", "over and over")
 FAR = ("in the distance", "far away")
+_FRAME = re.compile(r"^(?:(?:a|the) (?:sounds?|recording) of )?(.+?)(?: sound effects?)?$")
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,29 @@ class _Drawn:
 
 
 def _drawn(sound: Heard, rng: np.random.Generator) -> _Drawn:
-    return _Drawn(phrase_of(_choose(sound.captions, rng)), sound.distant, sound.repeated)
+    return _Drawn(phrase_of(_choose(fitting(sound.captions), rng)), sound.distant, sound.repeated)
+
+
+@lru_cache(maxsize=65536)
+def fitting(captions: tuple[str, ...]) -> tuple[str, ...]:
+    """The captions that can be part of a sentence, without the frame of a file's description.
+
+    "the sound of a dog barking" -> "a dog barking"; a keyword ("hen") only if there is no better.
+    """
+    plain = dict.fromkeys(_FRAME.sub(r"\1", tidy(caption)) for caption in captions)
+    good = tuple(caption for caption in plain if _is_phrase(caption))
+    return good or tuple(plain)
+
+
+def _is_phrase(caption: str) -> bool:
+    words = caption.split()
+    return bool(words) and bool(
+        words[0] in ARTICLES
+        or words[-1] in MASS_NOUNS
+        or is_plural(words)
+        or phrase_of(caption).statements
+        or any(word.endswith("ing") for word in words)
+    )
 
 
 def _sound(sound: _Drawn, stated: bool, simple: bool, rng: np.random.Generator) -> _Part:

@@ -19,8 +19,7 @@ class ColumnEmbedding(nn.Module):
         super().__init__()
         self.codes = nn.Embedding(rows * entries, code_width or width)
         self.project = nn.Linear(rows * code_width, width) if code_width else None
-        self.register_buffer("offset", torch.arange(rows) * entries, persistent=False)
-        self.offset: Tensor
+        self.entries = entries
 
     def reset_parameters(self) -> None:
         """Give the projected sum the spread that a sum of N(0, 0.02) vectors would have."""
@@ -28,7 +27,8 @@ class ColumnEmbedding(nn.Module):
             nn.init.normal_(self.project.weight, std=self.codes.embedding_dim**-0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        codes = self.codes(tokens + self.offset)
+        rows = torch.arange(tokens.shape[-1], device=tokens.device)
+        codes = self.codes(tokens + rows * self.entries)
         return codes.sum(-2) if self.project is None else self.project(codes.flatten(-2))
 
 

@@ -13,7 +13,13 @@ from diffsound.decoder.diffusion.forward import sample_xt
 from diffsound.decoder.diffusion.importance import ImportanceSampler
 from diffsound.decoder.diffusion.loss import diffusion_loss, simplified_loss
 from diffsound.decoder.diffusion.official import official_schedule
-from diffsound.decoder.diffusion.schedule import Schedule, cosine_schedule, linear_schedule
+from diffsound.decoder.diffusion.rows import row_times
+from diffsound.decoder.diffusion.schedule import (
+    Schedule,
+    Time,
+    cosine_schedule,
+    linear_schedule,
+)
 from diffsound.decoder.request import check_request
 from diffsound.decoder.sampling import Predictor, check_sampling, sample
 from diffsound.decoder.transformer import DenoisingTransformer
@@ -45,7 +51,7 @@ class Diffsound(nn.Module):
     ) -> DecoderLoss:
         """Eq. 25 (or its simplified form) of clean tokens [B, F', L'], in nats per token."""
         t, probability = self._draw_times(len(tokens), generator)
-        noisy = sample_xt(tokens, t, self.schedule, generator)
+        noisy = sample_xt(tokens, self._cell_times(t), self.schedule, generator)
         t = t.to(tokens.device)
         logits = self(noisy, t, text)
         settings = self.config.loss
@@ -69,6 +75,11 @@ class Diffsound(nn.Module):
             terms.loss.detach(),
             {"kl": terms.kl.mean(), "x0_nll": terms.x0_nll.mean()},
         )
+
+    def _cell_times(self, t: Time) -> Time:
+        """Times of the rows, [..., F'], where they are noised one after another; else t itself."""
+        order = self.config.schedule.row_order
+        return row_times(t, self.rows, self.config.timesteps, order) if order else t
 
     def _draw_times(
         self, batch: int, generator: torch.Generator | None
@@ -119,8 +130,9 @@ class Diffsound(nn.Module):
 
 def build_schedule(config: DiffsoundConfig) -> Schedule:
     """The forward process of a config."""
-    settings = config.schedule
-    if settings.kind == "official":
-        return official_schedule(config.timesteps, config.codebook_size)
-    build = linear_schedule if settings.kind == "linear" else cosine_schedule
-    return build(config.timesteps, config.codebook_size, settings.transition, settings.gamma_end)
+    settings, steps, size = config.schedule, config.timesteps, config.codebook_size
+    with torch.device("cpu"):  # also for a model that is being built on the meta device
+        if settings.kind == "official":
+            return official_schedule(steps, size)
+        build = linear_schedule if settings.kind == "linear" else cosine_schedule
+        return build(steps, size, settings.transition, settings.gamma_end)

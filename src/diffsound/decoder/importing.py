@@ -24,16 +24,17 @@ def diffsound_from_published(
     checkpoint: Mapping[str, Any],
     *,
     heads: int = 16,
-    ema: bool = True,
+    ema: bool | None = None,
     truncation: float = 0.85,
 ) -> tuple[DiffsoundConfig, StateDict, SamplingSettings]:
     """Config, weights and sampling settings of a published Diffsound checkpoint.
 
-    ema: take the averaged weights, as the published inference does; False takes the raw ones.
+    ema: True takes the averaged weights, as the published inference does; False the raw ones;
+        None the averaged ones if the checkpoint has them.
     """
     if ema and "model" in checkpoint and "ema" not in checkpoint:
         raise BundleError("the checkpoint has no 'ema' weights; import it with ema=False")
-    weights = _unwrap(checkpoint, ("ema",) if ema else ("model",))
+    weights = _unwrap(checkpoint, {True: ("ema",), False: ("model",), None: ("ema", "model")}[ema])
     source = _Source(weights, anchor="content_emb.emb.weight")
     layers = source.count("blocks.{}.ln2.weight")
     base = DiffsoundConfig.official()
@@ -74,6 +75,14 @@ def diffsound_from_published(
     source.move(state, "to_logits.0", f"{root}.norm")
     source.move(state, "to_logits.1", f"{root}.logits")
     source.finish()
+    # What importance sampling has learned about t, so that training can go on.
+    above = source.prefix.removesuffix("transformer.")
+    for theirs, ours, dtype in (
+        ("Lt_history", "history", None),
+        ("Lt_count", "count", torch.int64),
+    ):
+        learned = weights.get(above + theirs, torch.zeros(config.timesteps))
+        state[f"times.{ours}"] = learned.to(dtype or torch.float32)
     _check_fit(config, state)
     return config, state, SamplingSettings(sampler="official", truncation=truncation)
 
@@ -206,7 +215,7 @@ def _check_fit(config: DiffsoundConfig | ARConfig, state: StateDict) -> None:
     """Refuse tensors whose shapes contradict the sizes read from others."""
     with torch.device("meta"):
         model: nn.Module = build_decoder(config)
-    for name, tensor in model.named_parameters():
+    for name, tensor in model.state_dict().items():
         if state[name].shape != tensor.shape:
             raise BundleError(
                 f"'{name}' of the checkpoint has shape {tuple(state[name].shape)}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
 import torch
@@ -14,7 +14,8 @@ from diffsound.decoder.diffusion import samplers
 from diffsound.decoder.diffusion.filtering import guide
 from diffsound.decoder.diffusion.forward import sample_stationary, sample_xt
 from diffsound.decoder.diffusion.official import official_timesteps
-from diffsound.decoder.diffusion.schedule import Schedule
+from diffsound.decoder.diffusion.rows import row_times
+from diffsound.decoder.diffusion.schedule import Schedule, Time
 from diffsound.decoder.request import split_items
 from diffsound.decoder.transformer import DenoisingTransformer
 from diffsound.errors import InputError
@@ -75,7 +76,10 @@ class Predictor:
             part = tokens[items]
             both = torch.cat((part, part)) if self.guided else part
             out = self.transformer(both, tuple(m[place] for m in modulations), context)
-            logits.append(guide(*out.chunk(2), self.guidance_scale) if self.guided else out)
+            if self.guided:
+                toward, away = out.chunk(2)
+                out = guide(toward, away, self.guidance_scale)
+            logits.append(out)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
 
@@ -97,6 +101,11 @@ def check_sampling(
             raise InputError(f"{name} must lie in 1..{steps} for this model, not {value}")
     if settings.remask and settings.sampler != "confidence":
         raise InputError("remask works with the sampler 'confidence' only")
+    if config.schedule.row_order and settings.sampler != "ancestral":
+        raise InputError(
+            f"the sampler '{settings.sampler}' cannot draw rows one after another, as this model "
+            "does; use 'ancestral'"
+        )
     if settings.sampler == "confidence":
         if config.schedule.transition == "uniform":
             raise InputError("the sampler 'confidence' needs a model trained with a mask")
@@ -129,7 +138,21 @@ def sample(
         )
         first = known.start_step or first
         shared |= {"known": known.tokens, "keep": known.keep}
-    start = _start(settings.sampler, schedule, shape, generators, known, predict.device)
+    config = predict.transformer.config
+
+    def cell_times(t: int) -> Tensor:
+        return row_times(t, config.rows, config.timesteps, config.schedule.row_order)
+
+    ordered = config.schedule.row_order > 0
+    start = _start(
+        settings.sampler,
+        schedule,
+        shape,
+        generators,
+        known,
+        predict.device,
+        cell_times if ordered else lambda t: t,
+    )
 
     if settings.sampler == "official":
         stride = settings.stride or 1
@@ -152,6 +175,8 @@ def sample(
             predict, schedule, start, len(chain) - 1, generators, remask=settings.remask, **shared
         )
     predict.prepare(chain[:-1])
+    if ordered:
+        shared["cell_times"] = cell_times
     return samplers.ancestral(predict, schedule, start, chain, generators, **shared)
 
 
@@ -162,13 +187,17 @@ def _start(
     generators: Sequence[torch.Generator],
     known: Known | None,
     device: torch.device,
+    cell_times: Callable[[int], Time],
 ) -> Tensor:
     """What the free cells hold before the first step."""
     if known is not None and known.start_step is not None:
         if sampler == "confidence":
             lost = 1 - float(schedule.stay[known.start_step])
             return samplers.mask_share(known.tokens, lost, generators, schedule, known.keep)
-        return sample_xt(known.tokens, known.start_step, schedule, generators)
+        times = cell_times(known.start_step)
+        if isinstance(times, Tensor):
+            times = times.expand(len(known.tokens), -1)
+        return sample_xt(known.tokens, times, schedule, generators)
     if sampler == "ancestral":
         return sample_stationary(shape, schedule, generators, device)
     return torch.full(shape, schedule.mask_index, device=device)

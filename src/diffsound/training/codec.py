@@ -62,6 +62,8 @@ class CodecRun(RunConfig):
     """configs/…/codec.yaml.
 
     frames: length of the random crops to train on.
+    freeze_tokens: train the decoder's half only (with `init`), so that tokens made before, and
+        token decoders trained on them, stay valid.
     valid_clips, valid_frames: how many held-out clips are measured (0: all), and how much of each.
     samples: how many of them are drawn.
     """
@@ -70,6 +72,7 @@ class CodecRun(RunConfig):
     mel: MelConfig = MelConfig()
     codec: CodecConfig
     frames: PositiveInt = 848
+    freeze_tokens: bool = False
     augment: AugmentConfig = AugmentConfig()
     loss: CodecLoss = CodecLoss()
     valid_clips: NonNegativeInt = 128
@@ -82,6 +85,8 @@ class CodecRun(RunConfig):
             raise ValueError(
                 f"mel.n_mels is {self.mel.n_mels} but codec.n_mels is {self.codec.n_mels}"
             )
+        if self.freeze_tokens and self.init is None:
+            raise ValueError("freeze_tokens needs init, a codec whose tokens are worth keeping")
         return self
 
 
@@ -96,6 +101,8 @@ class CodecStage(Stage):
         check_rate(data, config.mel.sample_rate)
         self.config = config
         self.codec = Codec(config.codec)
+        if config.freeze_tokens:
+            self.codec.freeze_tokens()
         self.players = {"codec": Player.of(self.codec, config.train)}
         self.adversarial = config.loss.adversarial
         if self.adversarial is not None:

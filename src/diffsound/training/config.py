@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffsound.config import Config
+
+if TYPE_CHECKING:
+    from diffsound.data.shards import PreparedData
 
 Betas = tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -52,6 +55,7 @@ class TrainConfig(Config):
     checkpoint_minutes: PositiveFloat | None = 10.0
     keep_last: PositiveInt = 2
     validate_steps: PositiveInt | None = 500
+    validate_epochs: PositiveInt | None = None
     patience: PositiveInt | None = None
     export: Literal["best", "last"] = "best"
     log_steps: PositiveInt = 20
@@ -91,6 +95,14 @@ class RunConfig(Config):
     train: TrainConfig
     data: DataConfig = DataConfig()
 
+    def folders(self) -> tuple[str, ...]:
+        """Prepared folders the run learns from besides the one given with --data."""
+        return ()
+
+    def completed(self, data: PreparedData) -> Self:
+        """The config with what the data decides filled in, as it is saved with the run."""
+        return self
+
 
 # What a resumed run may change: how long it goes on and how it is watched, never what it computes.
 # The span of a schedule is among them, since "train a little longer" is the commonest wish.
@@ -104,9 +116,19 @@ FREE_ON_RESUME = frozenset(
         "checkpoint_minutes",
         "keep_last",
         "validate_steps",
+        "validate_epochs",
         "patience",
         "log_steps",
         "nan_limit",
         "tensorboard",
     )
-) | {"data.workers", "data.cache"}
+) | {
+    "data.workers",
+    "data.cache",
+    # What is only looked at and listened to.
+    "vocoder",
+    "samples",
+    "samples.clips",
+    "samples.guidance_scale",
+    "samples.num_inference_steps",
+}

@@ -12,10 +12,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from diffsound.audio.mel import MelConfig
-from diffsound.codec.codec import Codec
-from diffsound.codec.config import CodecConfig
-from diffsound.config import parse_config
 from diffsound.errors import BundleError
 from diffsound.files import sha256
 from diffsound.training.checkpoint import load_newest, save_tensors, under
@@ -92,24 +88,11 @@ def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]
     return kind, config, state
 
 
-def load_codec(run: str | Path, mel: MelConfig) -> Codec:
-    """The frozen codec of a finished run, refused if it was trained on another mel."""
-    kind, config, state = load_export(run)
-    if kind != "codec":
-        raise BundleError(f"{run} holds a {kind}, not a codec; give a codec's run")
-    theirs = parse_config(MelConfig, config["mel"], source=f"{run}: mel")
-    if theirs != mel:
-        raise BundleError(f"the codec in {run} was trained on another mel; use the same mel group")
-    codec = Codec(parse_config(CodecConfig, config["codec"], source=f"{run}: codec"))
-    codec.load_state_dict(state)
-    return codec.eval().requires_grad_(False)
-
-
 def start_from(run: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> None:
     """Put the weights of another run into `modules`, whose first is the stage's product.
 
-    The product takes the exported weights; the other players, if that run still has a checkpoint,
-    take theirs from it.
+    The product takes the exported weights. Other players take theirs from that run's newest
+    checkpoint, or begin anew if it has none of them (a codec trained without a discriminator).
     """
     theirs, _, state = load_export(run)
     if theirs != kind:
@@ -118,7 +101,8 @@ def start_from(run: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> 
     states = {product: state}
     found = load_newest(Path(run)) if Path(run).is_dir() else None
     if found is not None:
-        states |= {name: under(found.tensors["weights"], name) for name in others}
+        there = {name: under(found.tensors["weights"], name) for name in others}
+        states |= {name: tensors for name, tensors in there.items() if tensors}
     for name, content in states.items():
         try:
             modules[name].load_state_dict(content)

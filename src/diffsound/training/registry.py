@@ -33,8 +33,25 @@ def _vocoder() -> StageSpec:
     return StageSpec(VocoderRun, VocoderStage)
 
 
+def _classifier() -> StageSpec:
+    from diffsound.training.classifier import ClassifierRun, ClassifierStage
+
+    return StageSpec(ClassifierRun, ClassifierStage)
+
+
+def _decoder() -> StageSpec:
+    from diffsound.training.decoder import DecoderRun, DecoderStage
+
+    return StageSpec(DecoderRun, DecoderStage)
+
+
 # Each imported when it is asked for: a stage needs its own models only.
-STAGES: dict[str, Callable[[], StageSpec]] = {"codec": _codec, "vocoder": _vocoder}
+STAGES: dict[str, Callable[[], StageSpec]] = {
+    "codec": _codec,
+    "vocoder": _vocoder,
+    "decoder": _decoder,
+    "classifier": _classifier,
+}
 
 
 def stage_spec(kind: str) -> StageSpec:

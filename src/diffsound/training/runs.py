@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 import yaml
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
 
 import diffsound
 from diffsound.config import dump_yaml, load_config
@@ -25,7 +23,8 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.files import atomic_write, sha256
 from diffsound.training import checkpoint
-from diffsound.training.config import FREE_ON_RESUME, RunConfig, TrainConfig
+from diffsound.training.config import FREE_ON_RESUME, RunConfig
+from diffsound.training.engine import Accelerator, make_accelerator
 from diffsound.training.export import start_from
 from diffsound.training.lock import run_lock
 from diffsound.training.loop import Ending, Trainer
@@ -48,6 +47,9 @@ def train(
     accelerator = make_accelerator(config.train)
     prepared = PreparedData.open(data)
     folder = Path(run)
+    # The first process may have tokens to make; the others then find them.
+    with accelerator.main_process_first():
+        config = config.completed(prepared)
     facts = run_facts(config, prepared, accelerator.num_processes)
     main = accelerator.is_main_process
     if main:
@@ -66,26 +68,14 @@ def train(
         return trainer.fit(quiet=quiet)
 
 
-def make_accelerator(config: TrainConfig) -> Accelerator:
-    """Device, precision and processes as launched (`accelerate launch`, `torchrun`, or neither)."""
-    precision = "no" if config.precision == "fp32" else config.precision
-    # Buffers keep themselves alike (codebooks are summed over processes), and copying them between
-    # two passes of a discriminator would break the first one's gradients.
-    kwargs = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(
-        mixed_precision=precision,
-        gradient_accumulation_steps=config.accumulation,
-        kwargs_handlers=[kwargs],
-    )
-
-
 def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator) -> Stage:
     """The stage with its first weights (drawn, or another run's), alike in every process."""
     torch.manual_seed(config.train.seed)
     process = Process(accelerator.process_index, accelerator.num_processes)
     stage = stage_spec(config.stage).build(config, data, process)
     if config.init is not None:
-        modules = {name: player.module for name, player in stage.players.items()}
+        product, *others = stage.players
+        modules = {product: stage.product, **{n: stage.players[n].module for n in others}}
         start_from(config.init, config.stage, modules)
     return stage
 
@@ -98,6 +88,7 @@ def run_facts(config: RunConfig, data: PreparedData, processes: int) -> dict[str
             "folder": str(data.folder.resolve()),
             "clips": len(data),
             "index_sha256": sha256(data.folder / "index.json"),
+            "mix_sha256": [sha256(Path(folder) / "index.json") for folder in config.folders()],
         },
         "clips_per_batch": config.train.batch_size * processes,
         "versions": {
@@ -133,7 +124,11 @@ def check_resume(run: Path, config: RunConfig, facts: Mapping[str, Any]) -> None
             f"{run} was started with {old_batch} clips a batch over all processes, now "
             f"{facts['clips_per_batch']}; keep train.batch_size × processes the same"
         )
-    if old_data["index_sha256"] != facts["data"]["index_sha256"]:
+    same = (old_data["index_sha256"], old_data.get("mix_sha256", [])) == (
+        facts["data"]["index_sha256"],
+        facts["data"]["mix_sha256"],
+    )
+    if not same:
         raise DataError(
             f"{run} was trained on the data in {old_data['folder']}; the index of "
             f"{facts['data']['folder']} is another one; give the same data or another --run"

@@ -52,6 +52,13 @@ def sampler_for(labels: Sequence[int], balance: float, seed: int) -> ItemSampler
     return BalancedSampler(labels, seed, temperature=temperature)
 
 
+def spread(items: Sequence[int], count: int) -> list[int]:
+    """`count` items evenly spread over all of them (0: all), for splits sorted by class."""
+    if not count or count >= len(items):
+        return list(items)
+    return [items[i * len(items) // count] for i in range(count)]
+
+
 def wave_loader(
     run: RunConfig, data: PreparedData, samples: int, augment: AugmentConfig, process: Process
 ) -> EpochLoader:
@@ -77,9 +84,7 @@ class FixedWaves:
         self, run: RunConfig, data: PreparedData, samples: int, clips: int, batch_size: int
     ) -> None:
         found = clips_of(data, run.data, run.data.valid_split)
-        # Evenly spread over the split, which is sorted by source and class.
-        chosen = [found[i * len(found) // clips] for i in range(clips)] if clips else found
-        dataset = WaveDataset(data, sorted(set(chosen)), samples, cache=run.data.cache)
+        dataset = WaveDataset(data, spread(found, clips), samples, cache=run.data.cache)
         self._loader = EpochLoader(
             dataset, SequentialSampler(len(dataset)), batch_size, drop_last=False
         )

@@ -18,7 +18,7 @@ from diffsound.data.shards import PreparedData
 from diffsound.training import show
 from diffsound.training.adversarial import AdversarialSchedule
 from diffsound.training.config import RunConfig, Share
-from diffsound.training.export import load_codec
+from diffsound.training.frozen import load_codec_for
 from diffsound.training.sets import FixedWaves, Process, check_rate, wave_loader
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn, frozen
 from diffsound.vocoder.build import build_vocoder
@@ -61,7 +61,7 @@ class VocoderRun(RunConfig):
     """configs/…/vocoder.yaml.
 
     frames: length of the segments to train on (the paper's 8192 samples are 32 frames).
-    codec: a codec's run; its reconstructions are then heard instead of real mels, in
+    codec: a codec's run or a bundle; its reconstructions are then heard instead of real mels, in
         codec_share of the clips.
     codec_margin: frames on both sides that the codec sees besides the segment.
     """
@@ -117,7 +117,7 @@ class VocoderStage(Stage):
                 rival.betas,
                 rival.weight_decay,
             )
-        self.codec = load_codec(config.codec, config.mel) if config.codec else None
+        self.codec = load_codec_for(config.codec, config.mel) if config.codec else None
         self.front_end = MelFrontEnd(config.mel, precise=False)
         self.spectral = SpectralLoss()
         hop = config.mel.hop_length

@@ -86,11 +86,9 @@ class _WaveScale(nn.Module):
 
 
 class _SpectrogramScale(nn.Module):
-    window: Tensor
-
     def __init__(self, n_fft: int, base: int) -> None:
         super().__init__()
-        self.register_buffer("window", torch.hann_window(n_fft), persistent=False)
+        self.n_fft = n_fft
         activation = nn.LeakyReLU(_SLOPE)
         # Kernels and strides are (frequency, time): the frequency axis is the long one.
         convolutions = [
@@ -106,8 +104,8 @@ class _SpectrogramScale(nn.Module):
         self.head = weight_norm(nn.Conv2d(2 * base, 1, (3, 3), padding=1))
 
     def forward(self, wave: Tensor) -> Judgement:
-        n_fft = self.window.shape[0]
-        spectrum = stft(wave.float(), self.window.float(), n_fft // 4)
+        window = torch.hann_window(self.n_fft, device=wave.device)
+        spectrum = stft(wave.float(), window, self.n_fft // 4)
         # Magnitudes span many powers of ten; their square root is nearer to what is heard.
         scale = spectrum.abs().clamp_min(1e-5).rsqrt()
         image = torch.stack([spectrum.real * scale, spectrum.imag * scale], dim=1)

@@ -42,7 +42,7 @@ class GriffinLim(nn.Module):
         generator = torch.Generator().manual_seed(self.config.seed)
         angles = 2 * math.pi * torch.rand(magnitudes.shape[1:], generator=generator)
         phases = torch.polar(torch.ones_like(angles), angles).to(magnitudes.device)
-        # The published momentum acts on estimates that were not normalised; this is its share.
+        # t + m (t - t'), up to the factor 1 + m that the normalisation of phases removes.
         share = self.config.momentum / (1 + self.config.momentum)
         previous = torch.zeros_like(phases)
         for _ in range(self.config.iterations):

@@ -23,8 +23,6 @@ class ISTFTVocoder(nn.Module):
     that have to bring their own inverse.
     """
 
-    window: Tensor
-
     def __init__(self, config: ISTFTConfig, mel: MelConfig) -> None:
         super().__init__()
         self.config = config
@@ -37,7 +35,6 @@ class ISTFTVocoder(nn.Module):
         self.envelope = nn.Linear(mel.n_mels, mel.bins)
         self.apply(_initialise)
         self._start_envelope()
-        self.register_buffer("window", torch.hann_window(mel.n_fft), persistent=False)
 
     def spectrum(self, mel: Tensor) -> tuple[Tensor, Tensor]:
         """Mel [B, n_mels, L] to magnitude and phase of the STFT, each [B, bins, L]."""
@@ -55,7 +52,9 @@ class ISTFTVocoder(nn.Module):
         magnitude, phase = self.spectrum(mel)
         hop = self.mel_config.hop_length
         spectrum = torch.complex(magnitude * phase.cos(), magnitude * phase.sin())
-        return istft(spectrum, self.window.float(), hop, mel.shape[2] * hop)
+        # Made here rather than kept: a model cast to half precision would coarsen it.
+        window = torch.hann_window(self.mel_config.n_fft, device=mel.device)
+        return istft(spectrum, window, hop, mel.shape[2] * hop)
 
     @torch.no_grad()
     def _start_envelope(self) -> None:

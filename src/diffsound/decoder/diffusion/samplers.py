@@ -33,6 +33,7 @@ from diffsound.decoder.diffusion.schedule import Schedule
 
 Predict = Callable[[Tensor, int], Tensor]
 Callback = Callable[[int, int, Tensor], None]  # steps done, steps in all, tokens
+CellTimes = Callable[[int], Tensor]  # the chain's t -> times [F'] of the rows of tokens [B, F', …]
 
 
 def timesteps_for(
@@ -76,10 +77,12 @@ def ancestral(
     known: Tensor | None = None,
     keep: Tensor | None = None,
     callback: Callback | None = None,
+    cell_times: CellTimes | None = None,
 ) -> Tensor:
     """The paper's chain (algorithm 2) with the exact posterior for any stride.
 
     start: x at time timesteps[0], drawn from p(x_T) or q(x_t|x_0); timesteps: falling to 0.
+    cell_times: for rows that are noised one after another (`rows.py`); None: all cells at t.
     """
     if len(timesteps) < 2 or timesteps[-1] != 0:
         raise ValueError("timesteps must be at least two falling times, the last of them 0")
@@ -88,12 +91,31 @@ def ancestral(
         p_x0 = filter_logits(
             predict(tokens, t), temperature=temperature, top_k=top_k, truncation=truncation
         )
-        probs = reverse_probs(p_x0, tokens, t, s, schedule)
-        drawn = draw_categorical(probs, uniforms(generators, tokens.shape, tokens.device))
+        noise = uniforms(generators, tokens.shape, tokens.device)
+        if cell_times is None:
+            drawn = draw_categorical(reverse_probs(p_x0, tokens, t, s, schedule), noise)
+        else:
+            drawn = _step_rows(p_x0, tokens, cell_times(t), cell_times(s), schedule, noise)
         tokens = _place(drawn, known, keep)
         if callback is not None:
             callback(done, len(timesteps) - 1, tokens)
     return tokens
+
+
+def _step_rows(
+    p_x0: Tensor, tokens: Tensor, later: Tensor, earlier: Tensor, schedule: Schedule, noise: Tensor
+) -> Tensor:
+    """One reverse step where row f of tokens [B, F', ...] goes from later[f] to earlier[f].
+
+    Rows that stand still at this step keep their tokens and cost nothing.
+    """
+    moving = (later > earlier).nonzero().flatten()
+    drawn = tokens.clone()
+    if len(moving):
+        t, s = (times[moving].expand(len(tokens), -1) for times in (later, earlier))
+        probs = reverse_probs(p_x0[:, moving], tokens[:, moving], t, s, schedule)
+        drawn[:, moving] = draw_categorical(probs, noise[:, moving])
+    return drawn
 
 
 @torch.no_grad()

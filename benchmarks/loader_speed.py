@@ -1,0 +1,173 @@
+"""Does training ever wait for data? Loader clips/s against the small codec's training clips/s.
+
+    python benchmarks/loader_speed.py                    # synthetic clips
+    python benchmarks/loader_speed.py data/corpus        # a prepared folder
+    python benchmarks/loader_speed.py data/corpus --scenes
+    python benchmarks/loader_speed.py data/corpus --cost-only   # on a machine busy with other work
+
+Prints first what a clip costs the loader, as a share of the processor time it costs the codec (this
+does not depend on what else the machine does); then, for 0, 1 and 2 workers, how many clips/s
+the loader makes alone as a multiple of what the codec trains on, and the share of a real training
+loop's time spent waiting for its next batch. A ratio well above 1 and a share near 0 mean the data
+never hold the training up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+
+from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.codec.codec import Codec
+from diffsound.codec.config import CodecConfig
+from diffsound.data.arrays import ArrayData
+from diffsound.data.augment import AugmentConfig
+from diffsound.data.datasets import ClipData, WaveDataset
+from diffsound.data.loaders import ClipDataset, EpochLoader
+from diffsound.data.samplers import ShuffledSampler
+from diffsound.data.scenes import SceneDataset
+from diffsound.data.shards import PreparedData
+from diffsound.data.soundscape import SceneConfig, SceneMixer
+from diffsound.data.streaming import StreamLoader
+
+RATE = 22050
+AUGMENT = AugmentConfig(fill="chain", speed=0.05, mix_probability=0.3)
+
+
+class CodecTraining:
+    """The generator's step of the small codec: mel, encode, quantize, decode, L1, AdamW."""
+
+    def __init__(self) -> None:
+        self.front_end = MelFrontEnd(MelConfig())
+        self.codec = Codec(CodecConfig.small()).train()
+        self.optimizer = torch.optim.AdamW(self.codec.parameters(), lr=3e-4)
+
+    def step(self, wave: torch.Tensor) -> None:
+        with torch.no_grad():
+            mel = self.front_end(wave)
+        out = self.codec(mel)
+        loss = (out.mel[..., : mel.shape[-1]] - mel).abs().mean()
+        loss = loss + out.codebook_loss + out.commitment_loss
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+
+def synthetic(count: int = 400) -> ArrayData:
+    rng = np.random.default_rng(0)
+    waves = [
+        0.1 * rng.standard_normal(int(RATE * seconds)) for seconds in rng.uniform(0.3, 5, count)
+    ]
+    return ArrayData(waves, labels=[[f"label {i % 20}"] for i in range(count)])
+
+
+def clips_per_second(batches: Iterable[dict], batch_size: int, seconds: float) -> float:
+    iterator = iter(batches)
+    next(iterator)  # starts the workers
+    done, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        next(iterator)
+        done += batch_size
+    return done / (time.perf_counter() - started)
+
+
+def waiting_share(batches: Iterable[dict], training: CodecTraining, seconds: float) -> float:
+    iterator = iter(batches)
+    training.step(next(iterator)["wave"])
+    waited, started = 0.0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        asked = time.perf_counter()
+        batch = next(iterator)
+        waited += time.perf_counter() - asked
+        training.step(batch["wave"])
+    return waited / (time.perf_counter() - started)
+
+
+def cost(work: Callable[[], object], clips: int, seconds: float) -> float:
+    """Processor seconds per clip of something that handles `clips` at a time, on one thread."""
+    work()
+    done, started, spent = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - started < seconds or done < 3 * clips:
+        work()
+        done += clips
+    return (time.process_time() - spent) / done
+
+
+def endless(loader: EpochLoader) -> Iterable[dict]:
+    epoch = 0
+    while True:
+        yield from loader.batches(epoch)
+        epoch += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", help="a prepared folder; default: synthetic clips")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--window", type=float, default=2.5, help="seconds per clip")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--scenes", action="store_true", help="mixed scenes instead of clips")
+    parser.add_argument("--cost-only", action="store_true", help="processor time only")
+    options = parser.parse_args()
+
+    data: ClipData = PreparedData.open(options.folder) if options.folder else synthetic()
+    samples = int(options.window * RATE)
+    indices = range(len(data.records))
+
+    datasets: dict[str, ClipDataset] = {}
+    if options.scenes:
+        mixer = SceneMixer(data, indices, SceneConfig(seconds=options.window))
+        datasets["scenes"] = SceneDataset(mixer, 100_000)
+    else:
+        if options.folder:
+            datasets["decoding each time"] = WaveDataset(data, indices, samples, AUGMENT)
+        started = time.perf_counter()
+        datasets["int16 cache"] = WaveDataset(data, indices, samples, AUGMENT, cache=True)
+        print(f"the cache was filled in {time.perf_counter() - started:.1f} s")
+
+    training = CodecTraining()
+    wave = 0.1 * torch.randn(options.batch, samples)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trained = cost(lambda: training.step(wave), options.batch, options.seconds)
+    for name, dataset in datasets.items():
+        loader = EpochLoader(dataset, ShuffledSampler(len(dataset)), options.batch)
+        batches = iter(endless(loader))
+        loaded = cost(functools.partial(next, batches), options.batch, options.seconds)
+        print(f"{name}: a clip costs the loader {loaded / trained:.1%} of what it costs the codec")
+    torch.set_num_threads(threads)
+    if options.cost_only:
+        return
+
+    steps, started = 0, time.perf_counter()
+    while time.perf_counter() - started < options.seconds:
+        training.step(wave)
+        steps += 1
+    codec = steps * options.batch / (time.perf_counter() - started)
+    print(f"small codec trains on {codec:.1f} clips/s of {options.window} s", flush=True)
+    print("clips | workers | alone, x codec | waiting in training")
+    for name, dataset in datasets.items():
+        for workers in (0, 1, 2):
+            sampler = ShuffledSampler(len(dataset))
+            loader = EpochLoader(dataset, sampler, options.batch, workers=workers)
+            speed = clips_per_second(endless(loader), options.batch, options.seconds)
+            share = waiting_share(endless(loader), training, options.seconds)
+            print(f"{name} | {workers} | {speed / codec:.1f} | {share:.1%}", flush=True)
+    if options.folder and not options.scenes:
+        make = functools.partial(WaveDataset, samples=samples, augment=AUGMENT, labels=[])
+        for workers in (0, 1, 2):
+            stream = StreamLoader(
+                options.folder, make, options.batch, workers=workers, batches_per_epoch=100_000
+            )
+            speed = clips_per_second(stream.batches(0), options.batch, options.seconds)
+            share = waiting_share(stream.batches(1), training, options.seconds)
+            print(f"streamed | {workers} | {speed / codec:.1f} | {share:.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

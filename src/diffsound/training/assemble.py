@@ -1,0 +1,100 @@
+"""Joining finished runs into a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffsound.bundle import (
+    Bundle,
+    BundleConfig,
+    CodecPart,
+    DecoderPart,
+    GenerationDefaults,
+)
+from diffsound.config import apply_overrides, parse_config
+from diffsound.decoder.build import build_decoder
+from diffsound.decoder.config import ARConfig
+from diffsound.errors import BundleError, InputError
+from diffsound.training.export import load_export
+from diffsound.training.frozen import load_codec, load_vocoder
+from diffsound.weights import load_into
+
+
+def assemble(
+    codec: str | Path,
+    decoder: str | Path,
+    vocoder: str | Path = "griffin_lim",
+    *,
+    name: str,
+    card: str = "",
+    defaults: Iterable[str] = (),
+) -> Bundle:
+    """A bundle of three finished runs (codec and vocoder may be bundles instead).
+
+    defaults: "key=value" settings of a generation, e.g. "guidance_scale=3".
+    """
+    kind, config, state = load_export(decoder)
+    if kind != "decoder":
+        raise BundleError(f"{decoder} holds a {kind}, not a decoder; give a decoder's run")
+    frozen, mel, fingerprint = load_codec(codec)
+    if fingerprint != config["codec_fingerprint"]:
+        raise BundleError(
+            f"the decoder in {decoder} speaks the tokens of codec {config['codec_fingerprint']}, "
+            f"{codec} is {fingerprint}; give the codec it was trained on"
+        )
+    voice, vocoder_part = load_vocoder(vocoder, mel)
+    values = {"model": config["decoder"], "codec_fingerprint": fingerprint}
+    part = parse_config(DecoderPart, values, source=str(decoder))
+    # An AR decoder takes one step per token: there is no number of steps to choose.
+    base: dict[str, Any] = {"num_inference_steps": None} if isinstance(part.model, ARConfig) else {}
+    chosen = parse_config(GenerationDefaults, apply_overrides(base, defaults), source="--default")
+    made = build_decoder(part.model)
+    load_into(made, state, str(decoder))
+    return Bundle(
+        config=parse_config(
+            BundleConfig,
+            {
+                "name": name,
+                "text_encoder": config["text_encoder"],
+                "codec": CodecPart(model=frozen.config, mel=mel),
+                "decoder": part,
+                "vocoder": vocoder_part,
+                "defaults": chosen,
+            },
+            source=str(decoder),
+        ),
+        codec=frozen,
+        decoder=made,
+        vocoder=voice,
+        card=card,
+    )
+
+
+def build(
+    out: str | Path,
+    codec: str | Path,
+    decoder: str | Path,
+    vocoder: str | Path,
+    *,
+    name: str | None = None,
+    card: str | Path | None = None,
+    defaults: Iterable[str] = (),
+    half: bool = True,
+) -> Bundle:
+    """`assemble` and write to a new folder; float16 unless told otherwise."""
+    out = Path(out)
+    if (out / "config.json").exists():
+        raise InputError(f"{out} already holds a bundle; choose another folder")
+    text = ""
+    if card is not None:
+        try:
+            text = Path(card).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the model card {card}: {error}") from error
+    bundle = assemble(codec, decoder, vocoder, name=name or out.name, card=text, defaults=defaults)
+    bundle.save_pretrained(out, torch.float16 if half else torch.float32)
+    return bundle

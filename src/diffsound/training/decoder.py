@@ -1,0 +1,371 @@
+"""Training a token decoder (section III-C or IV): AR or Diffsound, on tokens and encoded text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from diffsound.audio.mel import MelFrontEnd
+from diffsound.codec.codec import Codec
+from diffsound.config import Config, parse_config
+from diffsound.data.curriculum import CurriculumSampler, Schedule
+from diffsound.data.datasets import TokenDataset
+from diffsound.data.loaders import EpochLoader, ItemSampler
+from diffsound.data.samplers import SequentialSampler
+from diffsound.data.shards import PreparedData
+from diffsound.data.tokenize import TokenizeSettings
+from diffsound.decoder.build import build_decoder
+from diffsound.decoder.config import DecoderConfig, DiffsoundConfig
+from diffsound.decoder.contract import SamplingSettings
+from diffsound.errors import DataError
+from diffsound.text.cache import CachedTextEncoder
+from diffsound.text.config import TextEncoderConfig
+from diffsound.text.encoders import load_text_encoder
+from diffsound.text.features import TextFeatures
+from diffsound.training import show
+from diffsound.training.config import DataConfig, RunConfig, Share
+from diffsound.training.derive import check_encoder, text_of, tokens_of
+from diffsound.training.frozen import load_codec, load_vocoder
+from diffsound.training.grids import (
+    GridConfig,
+    GridDataset,
+    Ladder,
+    RungSampler,
+    mixed_sampler,
+)
+from diffsound.training.sets import Process, clips_of, spread
+from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
+from diffsound.training.texts import (
+    LabelTokenDataset,
+    MaskedTextConfig,
+    batch_text,
+    drop_text,
+    empty_text,
+)
+
+
+class MixedFolder(Config):
+    """Another prepared folder, and the share of an epoch's clips that come from it."""
+
+    path: str
+    share: Annotated[float, Field(gt=0, lt=1)]
+
+
+class TokenDataConfig(DataConfig):
+    """mix: further folders (soundscapes, say) tokenised by the same codec."""
+
+    mix: tuple[MixedFolder, ...] = ()
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> Self:
+        if sum(folder.share for folder in self.mix) >= 1:
+            raise ValueError("the shares of mix must sum to less than 1; the rest is --data's")
+        return self
+
+
+class CurriculumConfig(Config):
+    """Algorithm 3: n epochs on single-event clips, 2n on those with several."""
+
+    n: PositiveInt
+    schedule: Schedule = "paper"
+
+
+class SampleConfig(Config):
+    """What is generated at a validation, for eyes and ears.
+
+    clips: how many held-out captions. guidance_scale, num_inference_steps: as in generation.
+    """
+
+    clips: NonNegativeInt = 4
+    guidance_scale: PositiveFloat = 2.0
+    num_inference_steps: PositiveInt | None = 25
+
+
+class DecoderRun(RunConfig):
+    """configs/…/decoder.yaml, configs/…/ar.yaml.
+
+    decoder: rows, codebook_size and text_dim are taken from the data where they are left out.
+    codec, text_encoder: a codec's run or bundle, and an encoder; tokens and text features that
+        the data lacks are made with them first. Left out, the data must have them.
+    tokens, text: fingerprints of the codec and encoder; filled in when the run starts, so that it
+        can never go on with another codec's tokens or another encoder's text.
+    vocoder: a vocoder's run, a bundle or "griffin_lim", to hear samples with.
+    labels: learn from texts made of labels (MBTG) instead of captions: the pre-training.
+    """
+
+    stage: Literal["decoder"]
+    decoder: DecoderConfig
+    data: TokenDataConfig = TokenDataConfig()
+    codec: str | None = None
+    tokenize: TokenizeSettings = TokenizeSettings()
+    tokens: str | None = None
+    text_encoder: TextEncoderConfig | None = None
+    text: str | None = None
+    text_dropout: Share = 0.1
+    grids: GridConfig = GridConfig()
+    labels: MaskedTextConfig | None = None
+    curriculum: CurriculumConfig | None = None
+    gradient_checkpointing: bool = False
+    valid_clips: NonNegativeInt = 256
+    valid_passes: PositiveInt = 2
+    vocoder: str | None = None
+    samples: SampleConfig = SampleConfig()
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.grids.fill == "silence" and self.codec is None:
+            raise ValueError("grids.fill 'silence' needs the codec's run or bundle: --set codec=…")
+        if self.curriculum is not None and (self.data.mix or self.data.balance):
+            raise ValueError("a curriculum has its own order: leave out data.mix and data.balance")
+        return self
+
+    def folders(self) -> tuple[str, ...]:
+        return tuple(folder.path for folder in self.data.mix)
+
+    def completed(self, data: PreparedData) -> Self:
+        """With everything the data decides filled in; makes what the data lacks."""
+        encoder = self.text_encoder
+        if self.labels is not None:
+            encoder = encoder or TextEncoderConfig()
+            loaded = load_text_encoder(encoder)
+            check_encoder(loaded.fingerprint, self.text)
+            text, dim = loaded.fingerprint, loaded.dim
+        else:
+            index = text_of(data, encoder, self.text)
+            text, dim = index.fingerprint, index.dim
+            encoder = encoder or TextEncoderConfig.model_validate(index.encoder)
+        tokens = tokens_of(data, self.codec, self.tokens, self.tokenize)
+        for path in self.folders():
+            more = PreparedData.open(path)
+            tokens_of(more, self.codec, tokens.fingerprint, self.tokenize)
+            if self.labels is None:
+                text_of(more, self.text_encoder, text)
+        found = {"rows": tokens.rows, "codebook_size": tokens.codebook_size, "text_dim": dim}
+        given = self.decoder.model_dump(include=self.decoder.model_fields_set)
+        for name, value in found.items():
+            if given.get(name, value) != value:
+                raise DataError(
+                    f"decoder.{name} is {given[name]}, the data in {data.folder} has {value}; "
+                    f"leave it out to take the data's"
+                )
+        decoder = parse_config(type(self.decoder), given | found, "decoder")
+        filled = {"tokens": tokens.fingerprint, "text": text, "text_encoder": encoder}
+        return self.model_copy(update={**filled, "decoder": decoder})
+
+
+class LossModule(nn.Module):
+    """A decoder whose forward is its loss, for wrappers that only know forward passes."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(
+        self, tokens: Tensor, text: TextFeatures, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Named scalars; "loss" is the one to differentiate."""
+        made = self.decoder.loss(tokens, text, generator)  # type: ignore[operator]
+        return {"loss": made.loss, **made.logs}
+
+
+class DecoderStage(Stage):
+    """Tokens and text → the decoder's own loss."""
+
+    kind = "decoder"
+    metric = "loss"
+
+    def __init__(self, config: DecoderRun, data: PreparedData, process: Process) -> None:
+        """config: completed, see DecoderRun.completed."""
+        super().__init__()
+        self.config = config
+        self.info = data.tokens(config.tokens).info
+        self.decoder = build_decoder(config.decoder)
+        self.decoder.transformer.gradient_checkpointing = config.gradient_checkpointing
+        self.players = {"decoder": Player.of(LossModule(self.decoder), config.train)}
+        assert config.text_encoder is not None
+        self.encoder = CachedTextEncoder(load_text_encoder(config.text_encoder))
+        check_encoder(self.encoder.fingerprint, config.text)
+        self.empty = empty_text(self.encoder)
+        self.codec = load_codec(config.codec)[0] if config.codec else None
+        self.vocoder = load_vocoder(config.vocoder, self.info.mel)[0] if config.vocoder else None
+        silence = None
+        if config.grids.fill == "silence" and self.codec is not None:
+            silence = silent_column(self.codec, MelFrontEnd(self.info.mel))
+        self.ladder = Ladder(config.grids, silence)
+        self.loader = self._loader(data, process)
+        self.held_out = self._held_out(data)
+
+    @property
+    def product(self) -> nn.Module:
+        return self.decoder
+
+    def _clips(self, data: PreparedData, split: str, augment: bool) -> TokenDataset:
+        config = self.config
+        indices = clips_of(data, config.data, split)
+        if config.labels is not None:
+            return LabelTokenDataset(
+                data, indices, config.labels, codec=config.tokens, augment=augment
+            )
+        return TokenDataset(
+            data, indices, codec=config.tokens, encoder=config.text, augment=augment
+        )
+
+    def _loader(self, data: PreparedData, process: Process) -> EpochLoader:
+        config, seed = self.config, self.config.train.seed
+        folders = [data, *(PreparedData.open(path) for path in config.folders())]
+        parts = [self._clips(folder, config.data.train_split, True) for folder in folders]
+        dataset = GridDataset(parts, self.ladder)
+        sampler: ItemSampler
+        if config.curriculum is not None:
+            counts = [dataset.label_count(clip) for clip in range(len(dataset.clips))]
+            plan = config.curriculum
+            sampler = CurriculumSampler(counts, plan.n, schedule=plan.schedule, seed=seed)
+        else:
+            shares = [folder.share for folder in config.data.mix]
+            sampler = mixed_sampler(dataset, shares, config.data.balance, seed)
+        return EpochLoader(
+            dataset,
+            RungSampler(sampler, dataset, seed),
+            config.train.batch_size,
+            seed=seed,
+            rank=process.rank,
+            world=process.world,
+            workers=config.data.workers,
+            bucket_by=dataset.width,
+        )
+
+    def _held_out(self, data: PreparedData) -> EpochLoader:
+        config = self.config
+        clips = self._clips(data, config.data.valid_split, False)
+        dataset = GridDataset([clips], self.ladder, augment=False)
+        chosen = spread(range(len(dataset.clips)), config.valid_clips)
+        self.held_out_clips = len(chosen)
+        return EpochLoader(
+            dataset,
+            _Chosen([clip * len(dataset.widths) + dataset.natural[clip] for clip in chosen]),
+            config.train.batch_size,
+            bucket_by=dataset.width,
+            drop_last=False,
+        )
+
+    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
+        super().attach(prepared, device)
+        self.empty = self.empty.to(device)
+        for module in (self.codec, self.vocoder):
+            if module is not None:
+                module.to(device)
+
+    def compile(self) -> None:
+        # The blocks alone: they are nearly all the work, alike, and free of random draws.
+        for block in self.decoder.transformer.blocks:
+            block.compile()
+
+    def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
+        text = batch_text(batch, self.encoder)
+        text = drop_text(text, self.empty, self.config.text_dropout, moment.generator)
+        logs = self.prepared["decoder"](batch["tokens"], text, moment.generator)
+        yield Turn("decoder", logs["loss"], logs)
+
+    def validate(self, module: nn.Module) -> dict[str, float]:
+        """loss: on held-out clips with fixed times and noise, in nats per token (or its bound).
+
+        text_gain: how much worse it is without the text, so whether the text is listened to.
+        """
+        sums = torch.zeros(2, dtype=torch.float64)
+        clips = 0
+        for number, batch in enumerate(self._fixed_batches()):
+            tokens, text = batch["tokens"], batch_text(batch, self.encoder)
+            nothing = self.empty[[0] * len(text)]
+            for index in range(self.config.valid_passes):
+                for place, condition in enumerate((text, nothing)):
+                    generator = torch.Generator().manual_seed(1000 * number + index)
+                    made = module.loss(tokens, condition, generator)  # type: ignore[operator]
+                    sums[place] += made.per_item.double().sum().cpu()
+            clips += len(tokens)
+        loss, without = (sums / (clips * self.config.valid_passes)).tolist()
+        return {"loss": loss, "text_gain": without - loss}
+
+    def sample(self, module: nn.Module, folder: Path) -> None:
+        """Held-out clips through the codec, over what the decoder makes of their captions."""
+        wanted = self.config.samples
+        if self.codec is None or not wanted.clips:
+            return
+        chosen = spread(range(self.held_out_clips), wanted.clips)
+        first = 0
+        for batch in self._fixed_batches():
+            text = batch_text(batch, self.encoder)
+            for index in (clip - first for clip in chosen if first <= clip < first + len(text)):
+                tokens = batch["tokens"][index : index + 1]
+                made = self._generate(module, text[[index]], tokens.shape[-1], seed=first + index)
+                self._show(folder / str(batch["id"][index]), tokens, made)
+            first += len(text)
+
+    def _generate(self, module: nn.Module, text: TextFeatures, width: int, seed: int) -> Tensor:
+        wanted = self.config.samples
+        steps = wanted.num_inference_steps
+        if isinstance(self.config.decoder, DiffsoundConfig):
+            steps = min(steps or self.config.decoder.timesteps, self.config.decoder.timesteps)
+        else:
+            steps = None
+        settings = SamplingSettings(num_inference_steps=steps, guidance_scale=wanted.guidance_scale)
+        made: Tensor = module.generate(  # type: ignore[operator]
+            text,
+            (self.info.rows, width),
+            [torch.Generator().manual_seed(seed)],
+            settings,
+            negative=self.empty,
+        )
+        return made
+
+    def _show(self, path: Path, real: Tensor, made: Tensor) -> None:
+        assert self.codec is not None
+        mels = {"real": self.codec.decode(real)[0], "made": self.codec.decode(made)[0]}
+        show.mel_pair(Path(f"{path}.png"), mels["real"], mels["made"])
+        if self.vocoder is not None:
+            for name, mel in mels.items():
+                wave = self.vocoder(mel[None])[0]
+                show.sound(Path(f"{path}-{name}.wav"), wave, self.info.mel.sample_rate)
+
+    def export_config(self) -> dict[str, Any]:
+        assert self.config.text_encoder is not None
+        return {
+            "decoder": self.config.decoder.model_dump(mode="json"),
+            "codec_fingerprint": self.config.tokens,
+            "text_fingerprint": self.config.text,
+            "text_encoder": self.config.text_encoder.model_dump(mode="json"),
+            "mel": self.info.mel.model_dump(mode="json"),
+            "time_stride": self.info.time_stride,
+        }
+
+    def _fixed_batches(self) -> Iterator[Batch]:
+        for batch in self.held_out.batches(0):
+            yield {
+                key: value.to(self.device) if isinstance(value, Tensor) else value
+                for key, value in batch.items()
+            }
+
+
+class _Chosen(SequentialSampler):
+    """The same items in every epoch."""
+
+    def __init__(self, items: list[int]) -> None:
+        super().__init__(len(items))
+        self.items = np.asarray(items)
+
+    def epoch_items(self, epoch: int) -> np.ndarray:
+        return self.items
+
+
+@torch.no_grad()
+def silent_column(codec: Codec, front_end: MelFrontEnd) -> np.ndarray:
+    """The tokens [F'] the codec gives for silence, away from any sound."""
+    columns = 33
+    samples = columns * codec.time_stride * front_end.config.hop_length
+    mel = front_end(torch.zeros(1, samples))[..., : columns * codec.time_stride]
+    return codec.encode(mel)[0, :, columns // 2].numpy()

@@ -1,0 +1,78 @@
+"""Finished stages that another one builds on: out of a run's export or a bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torch import nn
+
+from diffsound import bundle
+from diffsound.audio.mel import MelConfig
+from diffsound.bundle import CodecPart, VocoderPart, codec_fingerprint
+from diffsound.codec.codec import Codec
+from diffsound.config import parse_config
+from diffsound.errors import BundleError
+from diffsound.training.export import load_export
+from diffsound.vocoder import build_vocoder
+from diffsound.vocoder.config import GriffinLimConfig
+from diffsound.weights import load_into, load_weights
+
+GRIFFIN_LIM = "griffin_lim"
+
+
+def is_bundle(source: str | Path) -> bool:
+    """Whether `source` is a bundle's folder (and not a run's)."""
+    try:
+        content = json.loads((Path(source) / bundle.CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "format_version" in content
+
+
+def load_codec(source: str | Path) -> tuple[Codec, MelConfig, str]:
+    """The frozen codec of a run or bundle, its mel and its fingerprint."""
+    if is_bundle(source):
+        return bundle.load_codec(source)
+    config, state = _export(source, "codec")
+    part = parse_config(CodecPart, {"model": config["codec"], "mel": config["mel"]}, str(source))
+    codec = Codec(part.model)
+    load_into(codec, state, str(source))
+    codec.eval().requires_grad_(False)
+    return codec, part.mel, codec_fingerprint(part, codec)
+
+
+def load_codec_for(source: str | Path, mel: MelConfig) -> Codec:
+    """The frozen codec of a run or bundle, refused if it was trained on another mel."""
+    codec, theirs, _ = load_codec(source)
+    if theirs != mel:
+        raise BundleError(
+            f"the codec in {source} was trained on another mel; use the same mel group"
+        )
+    return codec
+
+
+def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[nn.Module, VocoderPart]:
+    """The frozen vocoder of a run or bundle (or "griffin_lim"), for this mel only."""
+    if str(source) == GRIFFIN_LIM:
+        part = VocoderPart(model=GriffinLimConfig(), mel=mel)
+        return build_vocoder(part.model, mel), part
+    if is_bundle(source):
+        part = bundle.read_config(source).vocoder
+        state = load_weights(Path(source) / "vocoder.safetensors")
+    else:
+        config, state = _export(source, "vocoder")
+        values = {"model": config["vocoder"], "mel": config["mel"]}
+        part = parse_config(VocoderPart, values, str(source))
+    if part.mel != mel:
+        raise BundleError(f"the vocoder in {source} was trained on another mel than the codec")
+    vocoder = build_vocoder(part.model, part.mel)
+    load_into(vocoder, state, str(source))
+    return vocoder.eval().requires_grad_(False), part
+
+
+def _export(source: str | Path, kind: str) -> tuple[dict, dict]:
+    found, config, state = load_export(source)
+    if found != kind:
+        raise BundleError(f"{source} holds a {found}, not a {kind}; give a {kind}'s run")
+    return config, state

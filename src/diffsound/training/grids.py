@@ -1,0 +1,198 @@
+"""Token grids in batches of equal width: fitted to a ladder of widths, mixed from several folders.
+
+A clip's grid is as wide as the clip is long. Batches need one width, so grids are fitted to the
+rungs of a ladder: cut to the widest rung they fill or, when the codec's tokens of silence are
+known, filled up with silence to the next one, which also teaches how sounds end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import PositiveInt, model_validator
+
+from diffsound.config import Config
+from diffsound.data.datasets import TokenDataset
+from diffsound.data.loaders import ItemSampler
+from diffsound.data.samplers import BalancedSampler, epoch_rng
+from diffsound.errors import DataError
+from diffsound.training.config import Share
+
+
+class GridConfig(Config):
+    """How grids are fitted to batches.
+
+    widths: the ladder, in columns; None leaves every grid as it is, one bucket per width.
+    fill: "silence" fills a grid up to the next rung (needs the run's codec); "crop" cuts it to
+        the widest rung it fills, and leaves out clips that fill none.
+    wider: share of the draws in which a clip no wider than `wider_below` columns goes on any of
+        the wider rungs, silence after it: short sounds in long grids, as people ask for them.
+    """
+
+    widths: tuple[PositiveInt, ...] | None = None
+    fill: str = "crop"
+    wider: Share = 0.0
+    wider_below: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> GridConfig:
+        if self.fill not in ("crop", "silence"):
+            raise ValueError("fill is 'crop' or 'silence'")
+        if self.widths is not None and list(self.widths) != sorted(set(self.widths)):
+            raise ValueError("widths must rise")
+        if self.wider and (self.fill != "silence" or self.widths is None):
+            raise ValueError("wider needs fill 'silence' and a ladder of widths")
+        if self.fill == "silence" and self.widths is None:
+            raise ValueError("fill 'silence' needs a ladder of widths")
+        return self
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs grids are fitted to. silence: [F'] tokens of a silent column."""
+
+    config: GridConfig
+    silence: np.ndarray | None = None
+
+    def rung(self, width: int) -> int:
+        """The width a grid of `width` columns is fitted to, 0 if it is left out."""
+        widths = self.config.widths
+        if widths is None:
+            return width
+        if self.silence is not None:
+            return next((rung for rung in widths if rung >= width), widths[-1])
+        return max((rung for rung in widths if rung <= width), default=0)
+
+    def fit(self, grid: np.ndarray, width: int, at: float) -> np.ndarray:
+        """grid [F', L'] as [F', width]: the part at `at` (0..1), or all with silence after it."""
+        spare = grid.shape[-1] - width
+        if spare >= 0:
+            start = round(at * spare)
+            return grid[:, start : start + width]
+        assert self.silence is not None
+        return np.concatenate([grid, np.tile(self.silence[:, None], (1, -spare))], axis=1)
+
+
+class GridDataset:
+    """The clips of one or more folders on the rungs of a ladder.
+
+    An index is a pair of clip and rung (`index = clip · rungs + rung`), so that a sampler chooses
+    both and a loader can bucket by width.
+    """
+
+    def __init__(self, parts: Sequence[TokenDataset], ladder: Ladder, augment: bool = True) -> None:
+        self.parts = list(parts)
+        self.ladder = ladder
+        self.augment = augment
+        lengths = [[part.width(item) for item in range(len(part))] for part in self.parts]
+        self.widths = sorted({ladder.rung(width) for part in lengths for width in part} - {0})
+        if ladder.config.wider and ladder.config.widths:
+            self.widths = sorted({*self.widths, *ladder.config.widths})
+        if not self.widths:
+            raise DataError("no clip is as wide as the smallest of grids.widths; add a smaller one")
+        places = {width: place for place, width in enumerate(self.widths)}
+        self.clips: list[tuple[int, int]] = []  # (part, item)
+        self.natural: list[int] = []  # of each clip, the rung it fits
+        self.lengths: list[int] = []
+        for number, part in enumerate(lengths):
+            for item, width in enumerate(part):
+                rung = ladder.rung(width)
+                if rung:
+                    self.clips.append((number, item))
+                    self.natural.append(places[rung])
+                    self.lengths.append(width)
+
+    def __len__(self) -> int:
+        return len(self.clips) * len(self.widths)
+
+    def width(self, index: int) -> int:
+        """Columns of the item's grid: what a loader buckets by."""
+        return self.widths[index % len(self.widths)]
+
+    def label(self, clip: int) -> str:
+        """A clip's class, for balancing."""
+        part, item = self.clips[clip]
+        dataset = self.parts[part]
+        labels = dataset.records[dataset.indices[item]].labels
+        return labels[0] if labels else ""
+
+    def label_count(self, clip: int) -> int:
+        """A clip's number of labels, for the curriculum."""
+        part, item = self.clips[clip]
+        dataset = self.parts[part]
+        return len(dataset.records[dataset.indices[item]].labels)
+
+    def item(self, index: int, rng: np.random.Generator) -> dict[str, Any]:
+        """One grid of the clip, fitted to its rung, with one of its captions."""
+        part, item = self.clips[index // len(self.widths)]
+        drawn = self.parts[part].item(item, rng)
+        at = float(rng.random()) if self.augment else 0.0
+        return {**drawn, "tokens": self.ladder.fit(drawn["tokens"], self.width(index), at)}
+
+
+class RungSampler:
+    """Puts the clips of another sampler's epoch on rungs: their own, now and then a wider one."""
+
+    def __init__(self, clips: ItemSampler, dataset: GridDataset, seed: int) -> None:
+        self.clips = clips
+        self.seed = seed
+        self.rungs = len(dataset.widths)
+        self.natural = np.asarray(dataset.natural)
+        config = dataset.ladder.config
+        below = config.wider_below or max(dataset.lengths)
+        self.share = np.where(np.asarray(dataset.lengths) <= below, config.wider, 0.0)
+
+    def epoch_items(self, epoch: int) -> np.ndarray:
+        """[clips of the epoch] int64."""
+        clips = np.asarray(self.clips.epoch_items(epoch), dtype=np.int64)
+        rng = np.random.default_rng([self.seed, epoch, 0x51DE])
+        rung = self.natural[clips]
+        room = self.rungs - 1 - rung
+        widened = (rng.random(len(clips)) < self.share[clips]) & (room > 0)
+        more = 1 + np.floor(rng.random(len(clips)) * room).astype(np.int64)
+        return clips * self.rungs + np.where(widened, rung + more, rung)
+
+
+class MixedSampler:
+    """An epoch of one folder's clips, and with them fixed shares of other folders' clips."""
+
+    def __init__(self, groups: Sequence[Sequence[int]], samplers: Sequence[ItemSampler], seed: int):
+        """groups[i]: the clips that samplers[i] counts from 0."""
+        self.groups = [np.asarray(group, dtype=np.int64) for group in groups]
+        self.samplers = list(samplers)
+        self.seed = seed
+
+    def epoch_items(self, epoch: int) -> np.ndarray:
+        """The clips of all folders, shuffled together."""
+        drawn = [
+            group[np.asarray(sampler.epoch_items(epoch))]
+            for group, sampler in zip(self.groups, self.samplers, strict=True)
+        ]
+        return epoch_rng(self.seed, epoch).permutation(np.concatenate(drawn))
+
+
+def mixed_sampler(
+    dataset: GridDataset, shares: Sequence[float], balance: float, seed: int
+) -> ItemSampler:
+    """Clips of all parts; part i > 0 is shares[i - 1] of an epoch, part 0 the rest of it, whole."""
+    groups: list[list[int]] = [[] for _ in dataset.parts]
+    for clip, (part, _) in enumerate(dataset.clips):
+        groups[part].append(clip)
+    if not all(groups):
+        raise DataError("a folder of data.mix has no clip that fits grids.widths")
+    main = len(groups[0]) / (1.0 - sum(shares))
+    sizes = [len(groups[0]), *(max(1, round(share * main)) for share in shares)]
+    temperature = 1.0 / (1.0 - balance) if balance < 1 else float("inf")
+    samplers = [
+        BalancedSampler(
+            [dataset.label(clip) if balance else "" for clip in group],
+            seed + number,
+            temperature=temperature,
+            size=size,
+        )
+        for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
+    ]
+    return samplers[0] if len(samplers) == 1 else MixedSampler(groups, samplers, seed)

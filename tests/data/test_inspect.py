@@ -1,0 +1,125 @@
+"""What a folder's summary counts and what its page shows."""
+
+import base64
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import soundfile
+from PIL import Image
+
+from diffsound.data.clip import PreparedClip, PrepareSettings
+from diffsound.data.inspect import reason_kind, summarise
+from diffsound.data.prepare import prepare, write_clips
+from diffsound.data.report import bars, histogram, report_html, write_report
+from diffsound.data.shards import PreparedData
+from diffsound.data.sources import open_source
+from diffsound.errors import DataError
+
+
+class Page(HTMLParser):
+    """Tags and their attributes, with a check that what opens is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br", "input", "rect"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "rect":
+            assert self.open.pop() == tag
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_the_summary_counts(sounds: Path, tmp_path: Path, settings: PrepareSettings) -> None:
+    (sounds / "audio/clip0.wav").write_bytes(b"broken")
+    wave, rate = soundfile.read(sounds / "audio/clip5.wav")
+    soundfile.write(sounds / "audio/clip2.wav", 0.5 * wave, rate)
+    prepare(open_source(str(sounds)), tmp_path / "out", settings)
+    summary = summarise(PreparedData.open(tmp_path / "out"))
+    assert summary.clips == 6
+    assert summary.splits == {"train": 4, "valid": 2}
+    assert summary.labels == {"dog": 4, "rain": 2}
+    assert summary.licences == {"cc-by": 2, "cc-by-nc": 2, "cc0": 2}
+    assert summary.seconds["longest"] == 0.5
+    assert sum(summary.rejected.values()) == len(summary.rejected_clips) == 1
+    assert summary.duplicates_across_splits == len(summary.near_duplicates) == 1
+    assert summary.captions["clips"] == 6
+    assert summary.to_json()["near_duplicates"][0]["ids"] == ("clip2", "clip5")
+
+
+def test_reasons_are_counted_without_their_details() -> None:
+    assert reason_kind("too short: 0.031 s") == "too short"
+    assert reason_kind("it is cut short, 512 bytes are missing") == "it is cut short"
+    assert reason_kind("licence cc-by-nc is not wanted") == "licence cc-by-nc is not wanted"
+
+
+def test_the_page_has_pictures_and_players_that_work(
+    prepared: PreparedData, tmp_path: Path
+) -> None:
+    write_report(prepared, tmp_path / "page.html", clips=4, seed=1)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = Page(text)
+    pictures, players = page.all("img"), page.all("audio")
+    assert len(pictures) == len(players) == 4
+    for kind, element in [("image/png", e) for e in pictures] + [("audio/ogg", e) for e in players]:
+        head, _, content = str(element["src"]).partition(",")
+        assert head == f"data:{kind};base64"
+        decoded = io.BytesIO(base64.b64decode(content))
+        if kind == "image/png":
+            assert Image.open(decoded).size == (250, 84)
+        else:
+            assert soundfile.info(decoded).frames > 1000
+    assert len(page.all("svg")) >= 5
+    # One file, no network: what is loaded is inside.
+    assert not re.search(r"src='(?!data:)|<link|@import|url\(", text)
+    shown = [re.findall(r"<small>(\w+)", report_html(prepared, clips=4, seed=s)) for s in (1, 1, 2)]
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_what_the_data_says_is_not_markup(
+    prepared: PreparedData, tmp_path: Path, settings: PrepareSettings
+) -> None:
+    evil = "<script>alert('x')</script>&\"'"
+    clip = PreparedClip(
+        replace(
+            prepared.records[0],
+            captions=(evil,),
+            labels=(evil,),
+            title=evil,
+            author=evil,
+            url="javascript:alert(1)",
+        ),
+        (prepared.wave(0) * 32768).astype("int16"),
+        {},
+    )
+    write_clips(tmp_path / "evil", [clip], settings, source="evil")
+    text = report_html(PreparedData.open(tmp_path / "evil"))
+    page = Page(text)
+    assert len(page.all("script")) == 1
+    assert page.all("a") == []
+    assert "javascript:" not in text
+
+
+def test_an_unwritable_page_is_one_line(prepared: PreparedData, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot write"):
+        write_report(prepared, tmp_path / "nowhere" / "page.html", clips=1)
+
+
+def test_histograms_count_every_value() -> None:
+    counts = histogram([0, 0.5, 1, 2, 2], (0, 1, 2), " s")
+    assert counts == {"0–1 s": 2, "1–2 s": 3}
+    assert bars({}, "nothing") == ""
+    assert bars({"a": 1, "b": 3}, "t").count("<rect") == 2

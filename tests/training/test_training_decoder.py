@@ -1,0 +1,243 @@
+"""The decoder stage end to end at tiny size: tokens and text made, both decoders trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from diffsound.bundle import Bundle
+from diffsound.codec.codec import Codec
+from diffsound.codec.config import CodecConfig
+from diffsound.data.loaders import EpochLoader
+from diffsound.data.shards import PreparedData
+from diffsound.decoder.build import build_decoder
+from diffsound.decoder.config import DiffsoundConfig
+from diffsound.errors import BundleError, ConfigError, DataError
+from diffsound.text.features import TextFeatures
+from diffsound.training.assemble import build
+from diffsound.training.decoder import DecoderRun, DecoderStage
+from diffsound.training.export import load_export
+from diffsound.training.logs import read_log
+from diffsound.training.runs import train
+from diffsound.training.sets import Process
+from diffsound.training.texts import drop_text
+
+TINY = Path(__file__).parents[2] / "configs" / "tiny"
+
+
+def run_tiny(name: str, data: Path, run: Path, *overrides: str) -> str:
+    stage = "codec" if name == "codec" else "decoder"
+    settings = ["train.tensorboard=false", *overrides]
+    return train(stage, TINY / f"{name}.yaml", data, run, settings, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def decoder(prepared: Path, tiny_codec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("decoder") / "run"
+    assert (
+        run_tiny("decoder", prepared, run, f"codec={tiny_codec}", "vocoder=griffin_lim")
+        == "finished"
+    )
+    return run
+
+
+def test_learns_and_hands_on_a_decoder(decoder: Path) -> None:
+    """The sizes that the config leaves out are those of the data."""
+    log = read_log(decoder)
+    losses = [entry["loss"] for entry in log if entry["kind"] == "train"]
+    assert losses[-1] < losses[0] - 0.2
+    kind, config, state = load_export(decoder)
+    assert kind == "decoder"
+    assert config["decoder"]["text_dim"] == 384
+    assert (config["decoder"]["rows"], config["decoder"]["codebook_size"]) == (4, 16)
+    build_decoder(DiffsoundConfig.model_validate(config["decoder"])).load_state_dict(state)
+
+
+def test_shows_and_plays_what_it_makes(decoder: Path) -> None:
+    folder = decoder / "samples" / "step-00000008"
+    assert sorted(path.suffix for path in folder.iterdir()) == [".png", ".wav", ".wav"]
+
+
+def test_runs_become_a_bundle(decoder: Path, tiny_codec: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my-model"
+    made = build(
+        out, tiny_codec, decoder, "griffin_lim", defaults=["guidance_scale=3", "duration=1"]
+    )
+    bundle = Bundle.from_pretrained(out)
+    assert bundle.config.name == "my-model"
+    assert bundle.config.defaults.guidance_scale == 3
+    assert bundle.config.decoder.codec_fingerprint == bundle.codec_fingerprint
+    for name, tensor in made.decoder.state_dict().items():
+        torch.testing.assert_close(bundle.decoder.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_a_bundle_needs_the_decoders_own_codec(
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
+    run_tiny("codec", prepared, tmp_path / "other", "train.max_steps=1")
+    with pytest.raises(BundleError, match="speaks the tokens of codec"):
+        build(tmp_path / "out", tmp_path / "other", decoder, "griffin_lim")
+    with pytest.raises(BundleError, match="holds a codec, not a decoder"):
+        build(tmp_path / "out", tiny_codec, tiny_codec, "griffin_lim")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_keeps_to_its_codec(
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    run_tiny("codec", prepared, other, "train.max_steps=1")
+    tokens = load_export(decoder)[1]["codec_fingerprint"]
+    with pytest.raises(DataError, match="the run's tokens are those of codec"):
+        run_tiny("decoder", prepared, tmp_path / "run", f"codec={other}", f"tokens={tokens}")
+    with pytest.raises(DataError, match=r"decoder\.rows is 7.* has 4"):
+        run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "decoder.rows=7")
+    with pytest.raises(DataError, match="the run's text features are those of encoder"):
+        run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "text=0123abcd")
+
+
+def test_goes_on_from_another_run(
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
+    """Fine-tuning starts at the weights of the pre-trained run."""
+    run = tmp_path / "run"
+    still = ("train.lr=1e-30", "train.ema_decay=null", "train.max_steps=1", "samples.clips=0")
+    run_tiny("decoder", prepared, run, f"init={decoder}", f"codec={tiny_codec}", *still)
+    before, after = load_export(decoder)[2], load_export(run)[2]
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-12)
+
+
+def test_ar_stops_when_it_no_longer_improves(
+    prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    settings = ("train.lr=1e-30", "train.validate_steps=1", "train.ema_decay=null")
+    assert run_tiny("ar", prepared, run, f"codec={tiny_codec}", *settings) == "early"
+    scores = [entry["loss"] for entry in read_log(run) if entry["kind"] == "valid"]
+    assert len(scores) == 3  # the first, and two that are no better
+    assert scores[0] == pytest.approx(scores[-1])
+
+
+def test_learns_from_labels_in_the_order_of_the_curriculum(
+    prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
+    """Masked texts of labels; then clips with several labels, of which this data has none."""
+    run = tmp_path / "run"
+    overrides = (
+        f"codec={tiny_codec}",
+        "labels={masks: [1, 2]}",
+        "samples.clips=0",
+        "train.max_steps=2",
+    )
+    assert run_tiny("decoder", prepared, run, *overrides) == "finished"
+    assert all(np.isfinite(entry["loss"]) for entry in read_log(run))
+    with pytest.raises(DataError, match="curriculum needs clips with several labels"):
+        run_tiny("decoder", prepared, tmp_path / "other", *overrides, "curriculum={n: 1}")
+
+
+def stage_of(prepared: Path, tiny_codec: Path, **changes: object) -> DecoderStage:
+    from diffsound.config import load_config
+
+    overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    config = load_config(DecoderRun, TINY / "decoder.yaml", [f"codec={tiny_codec}", *overrides])
+    data = PreparedData.open(prepared)
+    return DecoderStage(config.completed(data), data, Process())
+
+
+def test_short_sounds_are_followed_by_silence(prepared: Path, tiny_codec: Path) -> None:
+    """A grid filled up holds the clip's own tokens, then those of silence."""
+    stage = stage_of(
+        prepared,
+        tiny_codec,
+        grids={"widths": [20, 40], "fill": "silence"},
+        **{"train.batch_size": 2},
+    )
+    loader = stage.loader
+    assert isinstance(loader, EpochLoader)
+    data = PreparedData.open(prepared)
+    tokens = data.tokens(stage.config.tokens)
+    silence = stage.ladder.silence
+    assert silence is not None
+    seen = 0
+    for batch in loader.batches(0):
+        for grid, name in zip(batch["tokens"], batch["id"], strict=True):
+            variants = tokens.of(data.position(name)).astype(np.int64)
+            width = variants.shape[-1]
+            rung = 20 if width <= 20 else 40
+            assert grid.shape == (4, rung)
+            assert any((grid[:, :width].numpy() == variant).all() for variant in variants)
+            assert (grid[:, width:].numpy() == silence[:, None]).all()
+            seen += 1
+    assert seen >= 10
+
+
+def test_some_short_sounds_come_in_long_grids(prepared: Path, tiny_codec: Path) -> None:
+    grids = {"widths": [20, 40, 60], "fill": "silence", "wider": 0.5, "wider_below": 18}
+    stage = stage_of(prepared, tiny_codec, grids=grids)
+    dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
+    drawn: dict[int, set[int]] = {}
+    for epoch in range(20):
+        for index in stage.loader.sampler.epoch_items(epoch):  # type: ignore[attr-defined]
+            clip = int(index) // len(dataset.widths)
+            drawn.setdefault(clip, set()).add(dataset.width(int(index)))
+    for clip, widths in drawn.items():
+        natural = dataset.widths[dataset.natural[clip]]
+        expected = {20, 40, 60} if dataset.lengths[clip] <= 18 else {natural}
+        assert widths == expected
+    assert {len(widths) for widths in drawn.values()} == {1, 3}
+
+
+def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, tiny_codec: Path) -> None:
+    mix = [{"path": str(prepared), "share": 0.25}]
+    stage = stage_of(prepared, tiny_codec, **{"data.mix": mix, "grids": {"widths": [12]}})
+    dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
+    items = stage.loader.sampler.epoch_items(3)  # type: ignore[attr-defined]
+    parts = [dataset.clips[int(index) // len(dataset.widths)][0] for index in items]
+    assert (parts.count(0), parts.count(1)) == (12, 4)
+
+
+def test_dropped_texts_are_the_empty_one() -> None:
+    text = TextFeatures(torch.ones(1000, 2, 3), torch.ones(1000, 2).bool(), torch.ones(1000, 3))
+    empty = TextFeatures(torch.full((1, 4, 3), 7.0), torch.ones(1, 4).bool(), torch.zeros(1, 3))
+    made = drop_text(text, empty, 0.1, torch.Generator().manual_seed(0))
+    dropped = made.pooled[:, 0] == 0
+    assert 70 < int(dropped.sum()) < 130
+    assert bool((made.features[dropped] == 7).all())
+    assert made.mask.sum(1)[dropped].unique().tolist() == [4]
+    assert made.mask.sum(1)[~dropped].unique().tolist() == [2]
+    assert bool((made.features[~dropped, :2] == 1).all())
+
+
+def test_what_cannot_be_is_refused() -> None:
+    from diffsound.config import load_config
+
+    def load(*overrides: str) -> None:
+        load_config(DecoderRun, TINY / "decoder.yaml", overrides)
+
+    with pytest.raises(ConfigError, match="needs the codec's run"):
+        load("grids={widths: [8], fill: silence}")
+    with pytest.raises(ConfigError, match="widths must rise"):
+        load("grids={widths: [8, 4]}")
+    with pytest.raises(ConfigError, match="sum to less than 1"):
+        load("data.mix=[{path: a, share: 0.6}, {path: b, share: 0.5}]")
+    with pytest.raises(ConfigError, match="its own order"):
+        load("curriculum={n: 1}", "data.balance=0.5")
+
+
+def test_silence_is_what_the_codec_makes_of_it() -> None:
+    from diffsound.audio.mel import MelConfig, MelFrontEnd
+    from diffsound.training.decoder import silent_column
+
+    torch.manual_seed(0)
+    codec = Codec(CodecConfig.tiny())
+    codec(torch.rand(8, codec.n_mels, 64))  # places the codes
+    codec.eval()
+    front_end = MelFrontEnd(MelConfig(n_mels=codec.n_mels))
+    column = silent_column(codec, front_end)
+    long = codec.encode(front_end(torch.zeros(1, 100 * codec.time_stride * 256)))[0]
+    assert (long[:, 20:80].numpy() == column[:, None]).all()
