@@ -20,10 +20,7 @@ Tokenizer = Literal["auto", "java", "python"]
 
 # What the published metrics leave out. Brackets are not among them: the list has "-LRB-", the
 # tokenizer writes "-lrb-"; scores are comparable only if that slip is kept.
-PUNCTUATION = frozenset(
-    ["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-"]
-    + [".", "?", "!", ",", ":", "-", "--", "...", ";"]
-)
+PUNCTUATION = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".split())
 _BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 _SPELLED = str.maketrans({"’": "'", "‘": "`", "“": '"', "”": '"', "—": " -- ", "–": " -- "})
 _TWO_WORDS = {
