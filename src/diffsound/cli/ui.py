@@ -23,6 +23,8 @@ def command(
       diffsound ui
       diffsound ui --port 0 --no-browser
     """
+    import logging
+
     from diffsound.config import parse_config
     from diffsound.serving.run import run
     from diffsound.serving.settings import ServerSettings
@@ -35,4 +37,6 @@ def command(
             webbrowser.open(url)
 
     values = {"bundles": tuple(bundle or ()), "host": host, "port": port, "device": device}
-    run(parse_config(ServerSettings, values, source="ui"), extra="ui", on_ready=on_ready)
+    settings = parse_config(ServerSettings, values, source="ui")
+    # One person at a page: only what goes wrong is worth a line.
+    run(settings, extra="ui", log_level=logging.WARNING, on_ready=on_ready)

@@ -137,7 +137,7 @@ class Gate:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         digest = _digest(given)
-        return any([hmac.compare_digest(digest, key) for key in self.keys])
+        return sum(hmac.compare_digest(digest, key) for key in self.keys) > 0
 
 
 class BodyLimit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -17,6 +18,7 @@ def run(
     settings: ServerSettings,
     *,
     extra: str = "serve",
+    log_level: int = logging.INFO,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; finish what runs, then return.
@@ -40,7 +42,7 @@ def run(
     from diffsound.serving.app import create_app
     from diffsound.serving.logs import configure_logs
 
-    configure_logs()
+    configure_logs(level=log_level)
     app = create_app(settings)
     engine = app.state.service.engine
 
