@@ -1,6 +1,7 @@
 """Whole preparations: same bytes, only what is missing, nothing broken."""
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -145,7 +146,9 @@ def test_a_full_disk_is_one_line_and_breaks_nothing(
     assert set(contents(out)) == {"index.json"}
     with pytest.raises(DataError, match="was interrupted; run the same command again"):
         PreparedData.open(out)
-    assert prepare(open_source(str(sounds)), out, settings).index.clips == 7
+    # Nothing is there that other settings could be mixed with.
+    other = settings.model_copy(update={"fit": "pad"})
+    assert prepare(open_source(str(sounds)), out, other).index.clips == 7
 
 
 KILLED = """
@@ -187,9 +190,15 @@ def test_a_killed_run_is_finished_by_the_next(
     process.stdout.close()
     with pytest.raises(DataError, match="interrupted"):
         PreparedData.open(out)
+    abandoned, at_work = out / ".clips-000002-left.tar", out / ".clips-000002-new.tar"
+    for path in (abandoned, at_work):
+        path.write_bytes(b"begun")
+    os.utime(abandoned, (0, 0))
     result = prepare(open_source(str(sounds)), out, settings)
     assert result.made < 7
-    assert {n: c for n, c in contents(out).items() if n[0] != "."} == contents(tmp_path / "whole")
+    assert not abandoned.exists()
+    at_work.unlink()  # would have belonged to a run beside this one: left alone
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_nothing_usable_is_an_error(tmp_path: Path, settings: PrepareSettings) -> None:

@@ -75,7 +75,7 @@ def test_processes_and_reruns_give_the_same_tokens(
     assert len({prepared.tokens().of(i).shape for i in range(7)}) == 1
     (out / "tokens-000001.tar").unlink()
     (out / "tokens-000002.tar").write_bytes(b"cut")
-    tokenize(folder, load, settings, ProcessEngine(2))
+    tokenize(folder, load, settings, ProcessEngine(1))
     assert read_all(out) == before
     with pytest.raises(DataError, match="variants=2, now variants=3"):
         tokenize(folder, load, TokenizeSettings(variants=3, seconds=0.5))

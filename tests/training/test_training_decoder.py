@@ -36,16 +36,12 @@ def run_tiny(name: str, data: Path, run: Path, *overrides: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def codec(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("codec") / "run"
-    run_tiny("codec", prepared, run, "train.max_steps=2")
-    return run
-
-
-@pytest.fixture(scope="module")
-def decoder(prepared: Path, codec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def decoder(prepared: Path, tiny_codec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("decoder") / "run"
-    assert run_tiny("decoder", prepared, run, f"codec={codec}", "vocoder=griffin_lim") == "finished"
+    assert (
+        run_tiny("decoder", prepared, run, f"codec={tiny_codec}", "vocoder=griffin_lim")
+        == "finished"
+    )
     return run
 
 
@@ -66,9 +62,11 @@ def test_shows_and_plays_what_it_makes(decoder: Path) -> None:
     assert sorted(path.suffix for path in folder.iterdir()) == [".png", ".wav", ".wav"]
 
 
-def test_runs_become_a_bundle(decoder: Path, codec: Path, tmp_path: Path) -> None:
+def test_runs_become_a_bundle(decoder: Path, tiny_codec: Path, tmp_path: Path) -> None:
     out = tmp_path / "my-model"
-    made = build(out, codec, decoder, "griffin_lim", defaults=["guidance_scale=3", "duration=1"])
+    made = build(
+        out, tiny_codec, decoder, "griffin_lim", defaults=["guidance_scale=3", "duration=1"]
+    )
     bundle = Bundle.from_pretrained(out)
     assert bundle.config.name == "my-model"
     assert bundle.config.defaults.guidance_scale == 3
@@ -78,18 +76,18 @@ def test_runs_become_a_bundle(decoder: Path, codec: Path, tmp_path: Path) -> Non
 
 
 def test_a_bundle_needs_the_decoders_own_codec(
-    decoder: Path, prepared: Path, codec: Path, tmp_path: Path
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     run_tiny("codec", prepared, tmp_path / "other", "train.max_steps=1")
     with pytest.raises(BundleError, match="speaks the tokens of codec"):
         build(tmp_path / "out", tmp_path / "other", decoder, "griffin_lim")
     with pytest.raises(BundleError, match="holds a codec, not a decoder"):
-        build(tmp_path / "out", codec, codec, "griffin_lim")
+        build(tmp_path / "out", tiny_codec, tiny_codec, "griffin_lim")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_keeps_to_its_codec(
-    decoder: Path, prepared: Path, codec: Path, tmp_path: Path
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     run_tiny("codec", prepared, other, "train.max_steps=1")
@@ -97,57 +95,67 @@ def test_a_run_keeps_to_its_codec(
     with pytest.raises(DataError, match="the run's tokens are those of codec"):
         run_tiny("decoder", prepared, tmp_path / "run", f"codec={other}", f"tokens={tokens}")
     with pytest.raises(DataError, match=r"decoder\.rows is 7.* has 4"):
-        run_tiny("decoder", prepared, tmp_path / "run", f"codec={codec}", "decoder.rows=7")
+        run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "decoder.rows=7")
     with pytest.raises(DataError, match="the run's text features are those of encoder"):
-        run_tiny("decoder", prepared, tmp_path / "run", f"codec={codec}", "text=0123abcd")
+        run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "text=0123abcd")
 
 
 def test_goes_on_from_another_run(
-    decoder: Path, prepared: Path, codec: Path, tmp_path: Path
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """Fine-tuning starts at the weights of the pre-trained run."""
     run = tmp_path / "run"
     still = ("train.lr=1e-30", "train.ema_decay=null", "train.max_steps=1", "samples.clips=0")
-    run_tiny("decoder", prepared, run, f"init={decoder}", f"codec={codec}", *still)
+    run_tiny("decoder", prepared, run, f"init={decoder}", f"codec={tiny_codec}", *still)
     before, after = load_export(decoder)[2], load_export(run)[2]
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-12)
 
 
-def test_ar_stops_when_it_no_longer_improves(prepared: Path, codec: Path, tmp_path: Path) -> None:
+def test_ar_stops_when_it_no_longer_improves(
+    prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     settings = ("train.lr=1e-30", "train.validate_steps=1", "train.ema_decay=null")
-    assert run_tiny("ar", prepared, run, f"codec={codec}", *settings) == "early"
+    assert run_tiny("ar", prepared, run, f"codec={tiny_codec}", *settings) == "early"
     scores = [entry["loss"] for entry in read_log(run) if entry["kind"] == "valid"]
     assert len(scores) == 3  # the first, and two that are no better
     assert scores[0] == pytest.approx(scores[-1])
 
 
 def test_learns_from_labels_in_the_order_of_the_curriculum(
-    prepared: Path, codec: Path, tmp_path: Path
+    prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """Masked texts of labels; then clips with several labels, of which this data has none."""
     run = tmp_path / "run"
-    overrides = (f"codec={codec}", "labels={masks: [1, 2]}", "samples.clips=0", "train.max_steps=2")
+    overrides = (
+        f"codec={tiny_codec}",
+        "labels={masks: [1, 2]}",
+        "samples.clips=0",
+        "train.max_steps=2",
+    )
     assert run_tiny("decoder", prepared, run, *overrides) == "finished"
     assert all(np.isfinite(entry["loss"]) for entry in read_log(run))
     with pytest.raises(DataError, match="curriculum needs clips with several labels"):
         run_tiny("decoder", prepared, tmp_path / "other", *overrides, "curriculum={n: 1}")
 
 
-def stage_of(prepared: Path, codec: Path, **changes: object) -> DecoderStage:
+def stage_of(prepared: Path, tiny_codec: Path, **changes: object) -> DecoderStage:
     from diffsound.config import load_config
 
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-    config = load_config(DecoderRun, TINY / "decoder.yaml", [f"codec={codec}", *overrides])
+    config = load_config(DecoderRun, TINY / "decoder.yaml", [f"codec={tiny_codec}", *overrides])
     data = PreparedData.open(prepared)
     return DecoderStage(config.completed(data), data, Process())
 
 
-def test_short_sounds_are_followed_by_silence(prepared: Path, codec: Path) -> None:
+def test_short_sounds_are_followed_by_silence(prepared: Path, tiny_codec: Path) -> None:
     """A grid filled up holds the clip's own tokens, then those of silence."""
     stage = stage_of(
-        prepared, codec, grids={"widths": [20, 40], "fill": "silence"}, **{"train.batch_size": 2}
+        prepared,
+        tiny_codec,
+        grids={"widths": [20, 40], "fill": "silence"},
+        **{"train.batch_size": 2},
     )
     loader = stage.loader
     assert isinstance(loader, EpochLoader)
@@ -168,9 +176,9 @@ def test_short_sounds_are_followed_by_silence(prepared: Path, codec: Path) -> No
     assert seen >= 10
 
 
-def test_some_short_sounds_come_in_long_grids(prepared: Path, codec: Path) -> None:
+def test_some_short_sounds_come_in_long_grids(prepared: Path, tiny_codec: Path) -> None:
     grids = {"widths": [20, 40, 60], "fill": "silence", "wider": 0.5, "wider_below": 18}
-    stage = stage_of(prepared, codec, grids=grids)
+    stage = stage_of(prepared, tiny_codec, grids=grids)
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
     drawn: dict[int, set[int]] = {}
     for epoch in range(20):
@@ -184,9 +192,9 @@ def test_some_short_sounds_come_in_long_grids(prepared: Path, codec: Path) -> No
     assert {len(widths) for widths in drawn.values()} == {1, 3}
 
 
-def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, codec: Path) -> None:
+def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, tiny_codec: Path) -> None:
     mix = [{"path": str(prepared), "share": 0.25}]
-    stage = stage_of(prepared, codec, **{"data.mix": mix, "grids": {"widths": [12]}})
+    stage = stage_of(prepared, tiny_codec, **{"data.mix": mix, "grids": {"widths": [12]}})
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
     items = stage.loader.sampler.epoch_items(3)  # type: ignore[attr-defined]
     parts = [dataset.clips[int(index) // len(dataset.widths)][0] for index in items]

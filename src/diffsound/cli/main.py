@@ -25,6 +25,8 @@ COMMANDS = {
     "data": "diffsound.cli.data",
     "train": "diffsound.cli.train",
     "bundle": "diffsound.cli.bundle",
+    "ui": "diffsound.cli.ui",
+    "serve": "diffsound.cli.serve",
 }
 
 HELP = """Type a sentence, get the sound.

@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -35,6 +35,9 @@ from diffsound.data.record import Record
 from diffsound.data.sources.base import Source, SourceReport
 from diffsound.data.tar import read_sidecar, sidecar_path, write_error, write_shard
 from diffsound.errors import DataError, DiffsoundError
+
+# A file begun this long ago belongs to a run that was killed, not to one at work beside this one.
+_ABANDONED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -177,12 +180,16 @@ def shard_name(kind: str, number: int) -> str:
 
 
 def remove_stale(folder: Path, kind: str, keep: int) -> None:
-    """Remove shards past the last one: left by an earlier, longer version of the source."""
+    """Remove what earlier runs left: shards past the last one, and files a killed run began."""
     for path in sorted(folder.glob(f"{kind}-*.tar")):
         match = re.fullmatch(rf"{kind}-(\d{{6,}})\.tar", path.name)
         if match and int(match[1]) >= keep:
             path.unlink()
             sidecar_path(path).unlink(missing_ok=True)
+    for path in folder.glob(f".{kind}-*"):
+        with suppress(OSError):  # a file that another run, still at work, has just renamed
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
 
 
 @contextmanager
@@ -244,7 +251,7 @@ def _open_folder(folder: str | Path, source: str, settings: dict[str, Any]) -> P
     except OSError as error:
         raise write_error(folder, error) from error
     before = read_index(ClipsIndex, folder)
-    if before is None:
+    if before is None or not any(folder.glob("clips-*.tar")):
         write_index(ClipsIndex(complete=False, source=source, settings=settings), folder)
     else:
         old = {"source": before.source, **before.settings}

@@ -149,8 +149,8 @@ class _Stream:
         self.positions = model.step_positions(columns)
         self.steps: list[Tensor] = []  # embedded, each [R, 1, W]
         config = model.config
-        self.capacity = self.prefix.shape[1] + len(self.positions)
-        shape = (len(text), config.heads, self.capacity, config.width // config.heads)
+        capacity = self.prefix.shape[1] + len(self.positions)
+        shape = (len(text), config.heads, capacity, config.width // config.heads)
         self.caches = [LayerCache(shape, self.prefix) for _ in model.blocks] if use_cache else None
         # For single new places: which of the cached keys are real.
         padded = not bool(self.mask.all())
@@ -164,7 +164,7 @@ class _Stream:
     def next_logits(self) -> Tensor:
         """Logits of the step after the last one, [R, cells, K]."""
         if self.caches is None:
-            written = torch.cat((self.prefix, *self.steps), dim=1)[:, self.prefix.shape[1] :]
+            written = torch.cat((self.prefix[:, :0], *self.steps), dim=1)
             return self.model(self.prefix, self.mask, written)[:, -1]
         if not self.steps:
             mask = causal_mask(self.mask, self.prefix.shape[1])
@@ -177,12 +177,10 @@ class _Stream:
 
 def _check_settings(settings: SamplingSettings, known: Known | None) -> None:
     """Refuse what only a diffusion decoder can do."""
-    if settings.sampler != _DEFAULT.sampler or settings.remask:
-        raise InputError(
-            f"the AR decoder has no samplers to choose from, leave out '{settings.sampler}'"
-            if settings.sampler != _DEFAULT.sampler
-            else "the AR decoder cannot remask"
-        )
+    if settings.sampler != _DEFAULT.sampler:
+        raise InputError(f"the AR decoder has no samplers: leave out '{settings.sampler}'")
+    if settings.remask:
+        raise InputError("the AR decoder cannot remask: it draws every token once")
     if settings.num_inference_steps is not None or settings.stride is not None:
         raise InputError(
             "the AR decoder takes one step per token: leave out num_inference_steps and stride"

@@ -55,6 +55,7 @@ class TrainConfig(Config):
     checkpoint_minutes: PositiveFloat | None = 10.0
     keep_last: PositiveInt = 2
     validate_steps: PositiveInt | None = 500
+    validate_epochs: PositiveInt | None = None
     patience: PositiveInt | None = None
     export: Literal["best", "last"] = "best"
     log_steps: PositiveInt = 20
@@ -115,10 +116,19 @@ FREE_ON_RESUME = frozenset(
         "checkpoint_minutes",
         "keep_last",
         "validate_steps",
+        "validate_epochs",
         "patience",
         "log_steps",
         "nan_limit",
         "tensorboard",
     )
-    # and what is only looked at and listened to
-) | {"data.workers", "data.cache", "vocoder", "samples"}
+) | {
+    "data.workers",
+    "data.cache",
+    # What is only looked at and listened to.
+    "vocoder",
+    "samples",
+    "samples.clips",
+    "samples.guidance_scale",
+    "samples.num_inference_steps",
+}

@@ -261,6 +261,11 @@ class DecoderStage(Stage):
             if module is not None:
                 module.to(device)
 
+    def compile(self) -> None:
+        # The blocks alone: they are nearly all the work, alike, and free of random draws.
+        for block in self.decoder.transformer.blocks:
+            block.compile()
+
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         text = batch_text(batch, self.encoder)
         text = drop_text(text, self.empty, self.config.text_dropout, moment.generator)

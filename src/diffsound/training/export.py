@@ -91,8 +91,8 @@ def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]
 def start_from(run: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> None:
     """Put the weights of another run into `modules`, whose first is the stage's product.
 
-    The product takes the exported weights; the other players, if that run still has a checkpoint,
-    take theirs from it.
+    The product takes the exported weights. Other players take theirs from that run's newest
+    checkpoint, or begin anew if it has none of them (a codec trained without a discriminator).
     """
     theirs, _, state = load_export(run)
     if theirs != kind:
@@ -101,7 +101,8 @@ def start_from(run: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> 
     states = {product: state}
     found = load_newest(Path(run)) if Path(run).is_dir() else None
     if found is not None:
-        states |= {name: under(found.tensors["weights"], name) for name in others}
+        there = {name: under(found.tensors["weights"], name) for name in others}
+        states |= {name: tensors for name, tensors in there.items() if tensors}
     for name, content in states.items():
         try:
             modules[name].load_state_dict(content)

@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 import yaml
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
 
 import diffsound
 from diffsound.config import dump_yaml, load_config
@@ -25,7 +23,8 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.files import atomic_write, sha256
 from diffsound.training import checkpoint
-from diffsound.training.config import FREE_ON_RESUME, RunConfig, TrainConfig
+from diffsound.training.config import FREE_ON_RESUME, RunConfig
+from diffsound.training.engine import Accelerator, make_accelerator
 from diffsound.training.export import start_from
 from diffsound.training.lock import run_lock
 from diffsound.training.loop import Ending, Trainer
@@ -67,19 +66,6 @@ def train(
             _write(folder / "run.json", json.dumps(facts, indent=1) + "\n")
         accelerator.wait_for_everyone()
         return trainer.fit(quiet=quiet)
-
-
-def make_accelerator(config: TrainConfig) -> Accelerator:
-    """Device, precision and processes as launched (`accelerate launch`, `torchrun`, or neither)."""
-    precision = "no" if config.precision == "fp32" else config.precision
-    # Buffers keep themselves alike (codebooks are summed over processes), and copying them between
-    # two passes of a discriminator would break the first one's gradients.
-    kwargs = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(
-        mixed_precision=precision,
-        gradient_accumulation_steps=config.accumulation,
-        kwargs_handlers=[kwargs],
-    )
 
 
 def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator) -> Stage:

@@ -108,6 +108,11 @@ class Stage(ABC):
         self.prepared = dict(prepared)
         self.device = device
 
+    def compile(self) -> None:
+        """Hand the players' work to torch.compile."""
+        for player in self.players.values():
+            player.module.compile()
+
     @property
     def product(self) -> nn.Module:
         return next(iter(self.players.values())).module

@@ -1,0 +1,110 @@
+"""`diffsound serve`: the HTTP server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffsound.errors import ConfigError
+
+API_KEYS_VARIABLE = "DIFFSOUND_API_KEYS"
+
+Bundles = Annotated[
+    list[str] | None,
+    typer.Option("--bundle", "-b", help="A folder or hub id; repeat it to serve several."),
+]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets others in.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
+
+
+def command(
+    bundle: Bundles = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    device: Device = "cpu",
+    lanes: Annotated[
+        int | None, typer.Option(help="Batches side by side; one per core on a CPU.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Sounds made in one call of the model.")] = 4,
+    queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 32,
+    timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 120.0,
+    max_duration: Annotated[float, typer.Option(help="Longest sound, in seconds.")] = 30.0,
+    max_candidates: Annotated[int, typer.Option(help="Most sounds in one request.")] = 8,
+    max_work: Annotated[
+        float, typer.Option(help="Most seconds of sound in one request, over all candidates.")
+    ] = 120.0,
+    max_upload: Annotated[float, typer.Option(help="Largest upload, in MiB.")] = 20.0,
+    api_keys_file: Annotated[
+        Path | None,
+        typer.Option(help=f"Keys callers must send, one a line (or ${API_KEYS_VARIABLE})."),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="A web origin that may use the API; repeatable.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A host name to answer to; repeatable.")
+    ] = None,
+    log_prompts: Annotated[
+        bool, typer.Option("--log-prompts", help="Write prompts into the log.")
+    ] = False,
+    page: Annotated[bool, typer.Option(help="Also serve the web page.")] = True,
+) -> None:
+    """Serve sounds over HTTP; the API is described at /docs.
+
+    \b
+    Examples:
+      diffsound serve
+      diffsound serve --host 0.0.0.0 --port 80 --api-keys-file keys.txt
+      curl -d '{"prompt": "a dog barks"}' -H 'Content-Type: application/json' \\
+           http://127.0.0.1:8765/v1/generate -o dog.wav
+    """
+    from diffsound.config import parse_config
+    from diffsound.serving.run import run
+    from diffsound.serving.settings import MEBIBYTE, ServerSettings
+
+    settings = parse_config(
+        ServerSettings,
+        {
+            "bundles": tuple(bundle or ()),
+            "device": device,
+            "host": host,
+            "port": port,
+            "lanes": lanes,
+            "max_batch": max_batch,
+            "limits": {
+                "queue": queue,
+                "timeout": timeout,
+                "duration": max_duration,
+                "candidates": max_candidates,
+                "work": max_work,
+                "upload_bytes": round(max_upload * MEBIBYTE),
+            },
+            "api_keys": read_keys(api_keys_file),
+            "cors_origins": tuple(cors_origin or ()),
+            "hosts": tuple(allow_host) if allow_host else None,
+            "log_prompts": log_prompts,
+            "web_page": page,
+        },
+        source="serve",
+    )
+    run(settings, on_ready=lambda url: typer.echo(f"serving on {url}", err=True))
+
+
+def read_keys(path: Path | None) -> tuple[str, ...]:
+    """The keys of a file, one a line, and of the environment variable, comma-separated."""
+    lines = os.environ.get(API_KEYS_VARIABLE, "").split(",")
+    if path is not None:
+        try:
+            lines += path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise ConfigError(f"cannot read the keys in {path}: {reason}") from error
+    keys = tuple(line.strip() for line in lines if line.strip())
+    if path is not None and not keys:
+        # An empty file must not open the server to everyone.
+        raise ConfigError(f"{path} holds no keys; put one on each line")
+    return keys

@@ -1,0 +1,258 @@
+"""Micro-batching: many requests, one model.
+
+Requests wait in one queue, sound by sound. A lane (a thread) takes the next sound and with it as
+many compatible ones (same bundle, duration and sampling settings) as its share of the backlog, and
+makes them in one call. Every sound has its own prompt and seed and comes out as if it had been
+made alone. On a CPU there is a lane per core: small matrix products on one core each are faster
+than every product spread over all cores. A lone request gets all cores. On an accelerator one lane
+with larger batches does better.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from diffsound.errors import DiffsoundError
+from diffsound.serving.logs import log
+from diffsound.serving.tasks import NotReadyError, QueueFullError, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from diffsound.pipeline import TextToSound
+    from diffsound.serving.metrics import Metrics
+
+MAX_CPU_LANES = 8
+Item = tuple[Task, int]  # a task and the number of one of its sounds
+
+
+class _Abandoned(Exception):
+    """Nobody wants any sound of this batch any more."""
+
+
+class Engine:
+    """Loads the pipelines and runs tasks on them."""
+
+    def __init__(
+        self,
+        load: Callable[[], Mapping[str, TextToSound]],
+        *,
+        metrics: Metrics,
+        lanes: int | None = None,
+        max_batch: int = 4,
+        queue: int = 32,
+    ) -> None:
+        self._load = load
+        self._metrics = metrics
+        self._lanes = lanes
+        self._max_batch = max_batch
+        self._queue = queue
+        self._changed = threading.Condition()
+        self._waiting: deque[Task] = deque()  # those with sounds no lane has taken yet
+        self._running = 0  # sounds being made
+        self._busy = 0  # lanes at work
+        self._pace = 0.5  # seconds of work per second of sound, a running average
+        self._closing = False
+        self._failed: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self._cores = 1
+        self.pipelines: Mapping[str, TextToSound] = {}
+        self.loaded = threading.Event()
+        self.settled = threading.Event()  # loaded, or failed to load
+        metrics.watch_queue(lambda: len(self._waiting), lambda: self._running)
+
+    @property
+    def ready(self) -> bool:
+        return self.loaded.is_set() and not self._closing
+
+    @property
+    def failed(self) -> BaseException | None:
+        """Why the bundles could not be loaded, if so."""
+        return self._failed
+
+    def start(self) -> None:
+        """Load the bundles in the background, then open the lanes."""
+        self._spawn(self._prepare, "loader")
+
+    def submit(self, task: Task) -> None:
+        """Queue a task, or refuse it with a ServiceError."""
+        with self._changed:
+            if not self.ready:
+                raise NotReadyError(
+                    "the server is shutting down"
+                    if self._closing
+                    else "the model is being loaded; try again in a moment"
+                )
+            self._drop_ended()
+            if len(self._waiting) >= self._queue:
+                self._metrics.refused.inc()
+                raise QueueFullError(self._retry_after())
+            self._waiting.append(task)
+            self._changed.notify_all()
+
+    def forget(self, task: Task) -> None:
+        """Cancel a task; its place in the queue is free at once."""
+        task.cancel()
+        with self._changed:
+            self._drop_ended()
+
+    def drain(self) -> None:
+        """Take no more work; refuse what has not begun, finish what has."""
+        with self._changed:
+            self._closing = True
+            for task in self._waiting:
+                if not task.started:
+                    task.fail(NotReadyError("the server is shutting down"))
+            self._drop_ended()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drain, and wait for what runs."""
+        self.drain()
+        for thread in self._threads:
+            thread.join()
+
+    def _spawn(self, target: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=target, name=f"diffsound-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _prepare(self) -> None:
+        import torch
+
+        start = time.monotonic()
+        try:
+            self.pipelines = self._load()
+            for pipeline in self.pipelines.values():
+                # The text encoder and the kernels' first use are loaded here, not in a request.
+                pipeline("rain", duration=0.5, seed=0)
+        except Exception as error:
+            self._failed = error
+            expected = isinstance(error, DiffsoundError)
+            log("load failed", logging.ERROR, None if expected else error, reason=str(error))
+            self.settled.set()
+            return
+        self._cores = torch.get_num_threads()
+        on_cpu = all(p.device.type == "cpu" for p in self.pipelines.values())
+        self._lanes = self._lanes or (min(self._cores, MAX_CPU_LANES) if on_cpu else 1)
+        for number in range(self._lanes):
+            self._spawn(self._lane, f"lane-{number}")
+        self.loaded.set()
+        self.settled.set()
+        log(
+            "ready",
+            bundles=list(self.pipelines),
+            lanes=self._lanes,
+            seconds=round(time.monotonic() - start, 2),
+        )
+
+    def _lane(self) -> None:
+        while batch := self._take():
+            seconds = batch[0][0].recipe.seconds
+            start = time.monotonic()
+            try:
+                self._make(batch)
+            finally:
+                took = time.monotonic() - start
+                with self._changed:
+                    self._busy -= 1
+                    self._running -= len(batch)
+                    self._pace += 0.2 * (took / (seconds * len(batch)) - self._pace)
+                self._metrics.batch_size.observe(len(batch))
+                self._metrics.batch_seconds.observe(took)
+
+    def _take(self) -> list[Item]:
+        """The next batch; empty when the server is closing and nothing is left."""
+        with self._changed:
+            while True:
+                self._drop_ended()
+                if self._waiting:
+                    batch = self._pick()
+                    self._busy += 1
+                    self._running += len(batch)
+                    return batch
+                if self._closing:
+                    return []
+                self._changed.wait()
+
+    def _pick(self) -> list[Item]:
+        first = self._waiting[0]
+        tasks = [task for task in self._waiting if task.key == first.key]
+        backlog = sum(len(task.pending) for task in self._waiting)
+        room = int(self.pipelines[first.recipe.bundle].max_batch_seconds / first.recipe.seconds)
+        size = max(1, min(self._max_batch, math.ceil(backlog / (self._lanes or 1)), room))
+        batch: list[Item] = []
+        # One sound of each in turn: a request for many does not starve the others.
+        while len(batch) < size and tasks:
+            task = tasks.pop(0)
+            batch.append((task, task.pending.popleft()))
+            if task.pending:
+                tasks.append(task)
+        self._waiting = deque(task for task in self._waiting if task.pending)
+        if self._waiting and self._waiting[0] is first:
+            self._waiting.rotate(-1)
+        return batch
+
+    def _make(self, batch: list[Item]) -> None:
+        """Make the sounds of a batch and hand them out; whatever goes wrong ends in the tasks."""
+        import torch
+
+        first = batch[0][0]
+        recipe = first.recipe
+        pipeline = self.pipelines[recipe.bundle]
+        # Holds for this thread alone.
+        torch.set_num_threads(max(1, self._cores // self._busy))
+
+        def on_step(share: float, tokens: Tensor) -> None:
+            if all(task.ended for task, _ in batch):
+                raise _Abandoned
+            for place, (task, item) in enumerate(batch):
+                task.listener.on_progress(item, share)
+                # The pipeline may cut a batch again; then it is not said whose tokens these are.
+                whole = len(tokens) == len(batch)
+                if whole and share < 1 and task.listener.wants_preview(item):
+                    task.listener.on_preview(item, pipeline, tokens[place])
+
+        try:
+            sounds = pipeline.run_jobs(
+                [task.jobs[item] for task, item in batch],
+                duration=recipe.seconds,
+                edit=first.edit(pipeline),
+                negative_prompt=recipe.negative_prompt,
+                callback=on_step,
+                **recipe.sampling,
+            )
+        except _Abandoned:
+            self._metrics.stopped.inc(len({task for task, _ in batch}))
+        except DiffsoundError as error:
+            for task, _ in batch:
+                task.fail(error)
+        except Exception as error:
+            if len(batch) > 1:
+                # One sound that cannot be made must not take its neighbours with it.
+                for item in batch:
+                    self._make([item])
+                return
+            log("generation failed", logging.ERROR, error)
+            first.fail(error)
+        else:
+            for (task, item), sound in zip(batch, sounds, strict=True):
+                self._metrics.sounds.inc()
+                self._metrics.sound_seconds.inc(sound.duration)
+                task.deliver(item, sound)
+
+    def _drop_ended(self) -> None:
+        if any(task.ended for task in self._waiting):
+            self._waiting = deque(task for task in self._waiting if not task.ended)
+
+    def _retry_after(self) -> int:
+        """Seconds until the backlog has likely shrunk by a request."""
+        work = sum(task.recipe.seconds * len(task.pending) for task in self._waiting)
+        seconds = work / len(self._waiting) * self._pace / (self._lanes or 1)
+        return max(1, min(120, math.ceil(seconds)))

@@ -1,0 +1,194 @@
+"""Jobs: requests whose progress can be watched, and whose events can be read again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from diffsound.serving.previews import preview_url
+from diffsound.serving.schemas import JobAnswer, Operation, SoundAnswer
+from diffsound.serving.sounds import SoundStore, describe
+from diffsound.serving.tasks import CancelledError, Listener, Task, public_message
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from diffsound.pipeline import TextToSound
+    from diffsound.sound import Sound
+
+KEEP_ALIVE_SECONDS = 15.0
+# A preview may take this share of the time, whatever the model and the machine.
+PREVIEW_SHARE = 0.1
+
+Status = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+@dataclass(eq=False)
+class JobRecord:
+    """A job as its readers see it. Used by the server's loop only."""
+
+    operation: Operation
+    count: int
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
+    status: Status = "queued"
+    shares: dict[int, float] = field(default_factory=dict)
+    sounds: dict[int, SoundAnswer] = field(default_factory=dict)
+    error: str | None = None
+    ended_at: float | None = None
+    task: Task | None = None
+    readers: int = 0
+    _events: list[str | None] = field(default_factory=list)
+    _latest: dict[str, int] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, sum(self.shares.values()) / self.count)
+
+    def answer(self) -> JobAnswer:
+        return JobAnswer(
+            id=self.id,
+            operation=self.operation,
+            status=self.status,
+            progress=round(self.progress, 4),
+            url=f"/v1/jobs/{self.id}",
+            events_url=f"/v1/jobs/{self.id}/events",
+            sounds=[self.sounds[item] for item in sorted(self.sounds)],
+            error=self.error,
+        )
+
+    def add(self, name: str, data: dict[str, Any], group: str | None = None) -> None:
+        """Append an event and wake the readers; it replaces an earlier one of the same group."""
+        if group is not None:
+            if group in self._latest:
+                self._events[self._latest[group]] = None
+            self._latest[group] = len(self._events)
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        self._events.append(f"id: {len(self._events) + 1}\nevent: {name}\ndata: {text}\n\n")
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def on_progress(self, item: int, share: float) -> None:
+        if self.ended_at is None:
+            self.status = "running"
+            self.shares[item] = share
+            data = {"item": item, "share": round(share, 4), "progress": round(self.progress, 4)}
+            self.add("progress", data, f"progress-{item}")
+
+    def on_preview(self, item: int, url: str) -> None:
+        if self.ended_at is None:
+            self.add("preview", {"item": item, "image": url}, f"preview-{item}")
+
+    def on_sound(self, item: int, sound: SoundAnswer) -> None:
+        if self.ended_at is None:
+            self.shares[item] = 1.0
+            self.sounds[item] = sound
+            self.add("sound", {"item": item, "sound": sound.model_dump(mode="json")})
+
+    def finish(self, error: BaseException | None) -> None:
+        """The last event: done, failed or cancelled."""
+        self.ended_at = time.monotonic()
+        if error is None:
+            self.status = "done"
+        else:
+            self.status = "cancelled" if isinstance(error, CancelledError) else "failed"
+            self.error = public_message(error)
+        self.add(self.status, {} if error is None else {"detail": self.error})
+
+    async def stream(self, after: int = 0) -> AsyncIterator[str]:
+        """The events as server-sent ones, from number `after` + 1 on, until the job has ended."""
+        cursor = max(0, after)
+        self.readers += 1
+        try:
+            while True:
+                news = self._news
+                while cursor < len(self._events):
+                    event = self._events[cursor]
+                    cursor += 1
+                    if event is not None:
+                        yield event
+                if self.ended_at is not None:
+                    return
+                try:
+                    await asyncio.wait_for(news.wait(), KEEP_ALIVE_SECONDS)
+                except TimeoutError:
+                    yield ": still here\n\n"
+        finally:
+            self.readers -= 1
+
+
+class JobListener(Listener):
+    """Carries what the lanes say over to the loop's record."""
+
+    def __init__(
+        self, record: JobRecord, store: SoundStore, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._record = record
+        self._store = store
+        self._loop = loop
+        self._next_preview: dict[int, float] = {}
+
+    def wants_preview(self, item: int) -> bool:
+        watched = self._record.readers > 0
+        return watched and time.monotonic() >= self._next_preview.get(item, 0.0)
+
+    def on_progress(self, item: int, share: float) -> None:
+        self._tell(self._record.on_progress, item, share)
+
+    def on_preview(self, item: int, pipeline: TextToSound, tokens: Tensor) -> None:
+        start = time.monotonic()
+        url = preview_url(pipeline, tokens)
+        end = time.monotonic()
+        self._next_preview[item] = end + (end - start) * (1 / PREVIEW_SHARE - 1)
+        self._tell(self._record.on_preview, item, url)
+
+    def on_sound(self, item: int, sound: Sound) -> None:
+        answer = describe(sound, self._store.add(sound))
+        self._tell(self._record.on_sound, item, answer)
+
+    def _tell(self, hear: Any, *arguments: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(hear, *arguments)
+
+
+class JobBook:
+    """The jobs of a server; ended ones are forgotten after a while. Used by the loop only."""
+
+    def __init__(self, keep_seconds: float, keep_count: int = 200) -> None:
+        self._keep_seconds = keep_seconds
+        self._keep_count = keep_count
+        self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def get(self, name: str) -> JobRecord | None:
+        self._forget_old()
+        return self._jobs.get(name)
+
+    def open(self, record: JobRecord, task: Task) -> None:
+        """Keep a job, and end its record when its task ends."""
+        self._forget_old()
+        record.task = task
+        self._jobs[record.id] = record
+        loop = asyncio.get_running_loop()
+
+        def on_end(future: Any) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(record.finish, future.exception())
+
+        task.result.add_done_callback(on_end)
+
+    def _forget_old(self) -> None:
+        oldest = time.monotonic() - self._keep_seconds
+        ended = [job for job in self._jobs.values() if job.ended_at is not None]
+        surplus = len(self._jobs) - self._keep_count
+        for number, job in enumerate(ended):
+            if number < surplus or (job.ended_at or 0.0) < oldest:
+                del self._jobs[job.id]

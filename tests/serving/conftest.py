@@ -1,0 +1,30 @@
+"""A server over the tiny bundle, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from diffsound.bundle import Bundle
+from diffsound.pipeline import TextToSound
+from serving_support import HOST, WatchedPipeline, make_app, wait_ready
+
+
+@pytest.fixture
+def watched(tiny_bundle: Bundle) -> WatchedPipeline:
+    return WatchedPipeline(tiny_bundle)
+
+
+@pytest.fixture(scope="session")
+def app(pipeline: TextToSound) -> FastAPI:
+    return make_app(pipeline)
+
+
+@pytest.fixture(scope="session")
+def client(app: FastAPI) -> Iterator[TestClient]:
+    with TestClient(app, base_url=f"http://{HOST}") as client:
+        wait_ready(client)
+        yield client
