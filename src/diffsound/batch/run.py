@@ -98,9 +98,7 @@ class Maker:
         places = [(request, place) for request in requests for place in range(len(request.seeds))]
         # Not caught: a disk that takes no file takes no other one either.
         return Outcome(
-            tuple(
-                self._save(sound, *where) for sound, where in zip(sounds, places, strict=True)
-            )
+            tuple(self._save(sound, *where) for sound, where in zip(sounds, places, strict=True))
         )
 
     def _generate(
@@ -237,9 +235,7 @@ def _runner(engine: str, workers: int | None, address: str | None, device: str) 
 
     if engine == "ray":
         cluster = make_engine("ray", workers, address)
-        return lambda maker, requests: cluster.map(
-            maker, _together(requests, _TOGETHER["cluster"])
-        )
+        return lambda maker, requests: cluster.map(maker, _together(requests, _TOGETHER["cluster"]))
     if engine != "local":
         raise InputError(f"unknown engine '{engine}'; there are: local, ray")
     if address is not None:
