@@ -79,3 +79,63 @@ def _progress(what: str, done: int, of: int) -> None:
 def _short(score: dict[str, Any]) -> str:
     value = "not available" if score["value"] is None else f"{score['value']:.4g}"
     return f"{score['name']} {value}"
+
+
+listen = typer.Typer(help="A listening test: build the page, serve it, read the result.")
+app.add_typer(listen, name="listen", no_args_is_help=True)
+
+TestFolder = Annotated[Path, typer.Argument(help="The test's folder.")]
+Runs = Annotated[
+    list[str], typer.Option("--run", help="NAME=DIR, a folder of `evaluate run`; repeatable.")
+]
+
+
+@listen.command()
+def build(
+    folder: TestFolder,
+    run: Runs,
+    texts: Annotated[int, typer.Option(help="Sentences in the test.")] = 15,
+    takes: Annotated[int, typer.Option(help="Sounds of each system per sentence.")] = 1,
+    seed: Seed = 0,
+) -> None:
+    """Make a blinded page of real clips and the systems' sounds.
+
+    \b
+    Example:
+      diffsound evaluate listen build mos --run diffsound=eval/diffsound --run ar=eval/ar
+    """
+    from diffsound.evaluation.listening import build_test
+
+    typer.echo(str(build_test(folder, _named(run), texts=texts, takes=takes, seed=seed)))
+
+
+@listen.command()
+def serve(
+    folder: TestFolder,
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 lets others in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 8770,
+) -> None:
+    """Serve the page and keep the ratings, until Ctrl-C."""
+    from diffsound.evaluation.listening_server import ListeningServer
+
+    with ListeningServer(folder, host, port) as server:
+        typer.echo(f"listening test on {server.url}", err=True)
+        server.serve_forever()
+
+
+@listen.command("report")
+def listen_report(folder: TestFolder) -> None:
+    """Means, 95 % intervals and agreement; also written to the folder."""
+    from diffsound.evaluation.listening_report import listening_report, report_markdown
+
+    typer.echo(report_markdown(listening_report(folder)))
+
+
+def _named(values: list[str]) -> dict[str, str]:
+    from diffsound.errors import InputError
+
+    named = dict(value.partition("=")[::2] for value in values)
+    wrong = next((value for value in values if not all(value.partition("=")[::2])), None)
+    if wrong is not None or len(named) < len(values):
+        raise InputError(f"runs are given as NAME=DIR, each name once, not {wrong or values}")
+    return named
