@@ -46,12 +46,19 @@ def _decoder() -> StageSpec:
     return StageSpec(DecoderRun, DecoderStage)
 
 
+def _captioner() -> StageSpec:
+    from diffsound.training.captioner import CaptionerRun, CaptionerStage
+
+    return StageSpec(CaptionerRun, CaptionerStage)
+
+
 # Each imported when it is asked for: a stage needs its own models only.
 STAGES: dict[str, Callable[[], StageSpec]] = {
     "codec": _codec,
     "vocoder": _vocoder,
     "decoder": _decoder,
     "classifier": _classifier,
+    "captioner": _captioner,
 }
 
 
