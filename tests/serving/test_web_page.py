@@ -82,7 +82,7 @@ def make(page: Page, prompt: str, takes: int = 1, seed: str = "") -> None:
 
 
 def until(page: Page, condition: str) -> None:
-    """Wait until an expression is true; Playwright's own way uses `eval`, which the page forbids."""
+    """Wait until an expression is true: Playwright's own way needs `eval`, which we forbid."""
     deadline = time.monotonic() + 60
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
