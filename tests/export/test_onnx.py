@@ -111,9 +111,7 @@ def test_edits_run_on_the_exported_networks(exported: Path) -> None:
 def test_int8_is_near_and_smaller(exported: Path, tmp_path: Path, tiny_bundle: Bundle) -> None:
     folder = tiny_bundle.save_pretrained(tmp_path / "small")
     export_onnx(Bundle.from_pretrained(folder), folder, int8=True)
-    exact, near = (
-        Session(where / "onnx" / "decoder.onnx") for where in (exported, folder)
-    )
+    exact, near = (Session(where / "onnx" / "decoder.onnx") for where in (exported, folder))
     decoder = tiny_bundle.decoder
     tokens = torch.randint(0, decoder.codebook_size, (2, decoder.rows, 12))
     text = random_text(2, 4, decoder.text_dim)
@@ -127,9 +125,7 @@ def test_int8_is_near_and_smaller(exported: Path, tmp_path: Path, tiny_bundle: B
     a, b = exact(**inputs), near(**inputs)
     assert not torch.equal(a, b)
     assert (a - b).norm() < 0.1 * a.norm()
-    kinds = {
-        node.op_type for node in onnx.load(folder / "onnx" / "decoder.onnx").graph.node
-    }
+    kinds = {node.op_type for node in onnx.load(folder / "onnx" / "decoder.onnx").graph.node}
     assert "MatMulInteger" in kinds
     assert TextToSound.from_pretrained(folder, backend="onnx")("rain", seed=1)[0].duration == 1.0
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
@@ -22,6 +22,7 @@ from diffsound.batch.rows import Request, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256
 from diffsound.names import FORMATS
+from diffsound.stages import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,6 @@ MAX_LANES = 8
 # to its memory), to a machine of a cluster one task.
 _TOGETHER = {"cpu": 1, "cluster": 4, "accelerator": 32}
 
-EngineName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,7 @@ class Maker:
         places = [(request, place) for request in requests for place in range(len(request.seeds))]
         # Not caught: a disk that takes no file takes no other one either.
         return Outcome(
-            tuple(
-                self._save(sound, *where) for sound, where in zip(sounds, places, strict=True)
-            )
+            tuple(self._save(sound, *where) for sound, where in zip(sounds, places, strict=True))
         )
 
     def _generate(
@@ -148,10 +146,10 @@ def generate_batch(
     *,
     bundle: str | Path | None = None,
     device: str = "cpu",
-    backend: str = "auto",
+    backend: str = DEFAULT_BACKEND,
     file_format: str = "wav",
     loudness: float | None = None,
-    engine: EngineName = "local",
+    engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
     overwrite: bool = False,
@@ -237,9 +235,7 @@ def _runner(engine: str, workers: int | None, address: str | None, device: str) 
 
     if engine == "ray":
         cluster = make_engine("ray", workers, address)
-        return lambda maker, requests: cluster.map(
-            maker, _together(requests, _TOGETHER["cluster"])
-        )
+        return lambda maker, requests: cluster.map(maker, _together(requests, _TOGETHER["cluster"]))
     if engine != "local":
         raise InputError(f"unknown engine '{engine}'; there are: local, ray")
     if address is not None:

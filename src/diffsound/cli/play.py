@@ -28,7 +28,9 @@ def find_player(file_format: str) -> list[str]:
         if path:
             return [path, *options]
     players = [name for name, (_, formats) in _PLAYERS.items() if file_format.lower() in formats]
-    raise InputError(f"no player for .{file_format} files was found; install {' or '.join(players)}")
+    raise InputError(
+        f"no player for .{file_format} files was found; install {' or '.join(players)}"
+    )
 
 
 def play(player: list[str], path: Path) -> None:
