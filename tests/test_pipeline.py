@@ -79,9 +79,16 @@ def test_the_number_of_threads_changes_nothing(
 
 def test_torch_threads_are_given_back() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(RuntimeError), torch_threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-        raise RuntimeError
+    seen: list[int] = []
+
+    def work() -> None:
+        with torch_threads(before + 1):
+            seen.append(torch.get_num_threads())
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert seen == [before + 1]
     assert torch.get_num_threads() == before
 
 
