@@ -24,16 +24,33 @@ SETTINGS = {
     "codec": ("codec", ["loss.adversarial=null", "codec.quantizer.update=gradient"]),
     "ar": ("decoder", ["text_dropout=0", "samples.clips=0"]),
 }
-COMMON = ["train.tensorboard=false", "train.max_steps=5", "train.log_steps=1"]
+COMMON = [
+    "train.tensorboard=false",
+    "train.max_steps=5",
+    "train.log_steps=1",
+    "train.schedule=constant",
+]
 
 
 # One launch trains them one after the other: starting processes is what costs.
 LAUNCHED = """
 import json, sys
+from torch.distributed.tensor import DTensor
+from diffsound.training.loop import Trainer
 from diffsound.training.runs import train
 
-for stage, config, data, run, settings in json.loads(sys.argv[1]):
+divided = []
+fit = Trainer.fit
+
+def watched(trainer, **options):
+    divided.append(all(isinstance(p, DTensor) for p in trainer.team.averaged.parameters()))
+    return fit(trainer, **options)
+
+Trainer.fit = watched
+runs = json.loads(sys.argv[1])
+for stage, config, data, run, settings in runs:
     train(stage, config, data, run, settings, quiet=True)
+assert divided == ["train.shard=true" in settings for *_, settings in runs]
 """
 
 
@@ -68,6 +85,7 @@ def launch(runs: list[tuple[str, str, str, str, list[str]]], processes: int) -> 
 def test_two_processes_are_one_with_the_doubled_batch(
     prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
+    """Also when the second one is sharded, stopped and resumed."""
     together = []
     for name, (stage, own) in SETTINGS.items():
         config = str(TINY / f"{name}.yaml")
@@ -76,9 +94,14 @@ def test_two_processes_are_one_with_the_doubled_batch(
         train(stage, config, prepared, one, [*settings, "train.batch_size=4"], quiet=True)
         halved = [*settings, "train.batch_size=2"]
         together.append((stage, config, str(prepared), str(tmp_path / f"{name}-two"), halved))
+    stage, config, data, _, settings = together[-1]
+    for steps in ("train.max_steps=2", "train.max_steps=5"):
+        changes = [*settings, "train.shard=true", steps]
+        together.append((stage, config, data, str(tmp_path / "sharded"), changes))
     launch(together, 2)
-    for name in SETTINGS:
-        runs = [tmp_path / f"{name}-{count}" for count in ("one", "two")]
+    pairs = {name: (tmp_path / f"{name}-one", tmp_path / f"{name}-two") for name in SETTINGS}
+    pairs["sharded"] = (tmp_path / "ar-one", tmp_path / "sharded")
+    for name, runs in pairs.items():
         curves = [
             [entry["loss"] for entry in read_log(run) if entry["kind"] == "train"] for run in runs
         ]

@@ -22,6 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffsound.files import sha256
+from diffsound.training.shard import divided_like, whole
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -101,16 +102,19 @@ def gather(
 ) -> dict[str, dict[str, Tensor]]:
     """Every tensor a run is made of, named `player.key` and `player.parameter.key`.
 
-    Settings of the optimizers are not among them: they follow from the config and the step.
+    Sharded tensors are made whole, so then all processes must call. Settings of the optimizers are
+    not among them: they follow from the config and the step.
     """
     weights: dict[str, Tensor] = {}
     moments: dict[str, Tensor] = {}
     for name, module in modules.items():
-        weights |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+        weights |= {f"{name}.{key}": whole(value) for key, value in module.state_dict().items()}
         for index, entry in optimizers[name].state_dict()["state"].items():
-            moments |= {f"{name}.{index}.{key}": value for key, value in entry.items()}
+            moments |= {f"{name}.{index}.{key}": whole(value) for key, value in entry.items()}
     tensors = {"weights": weights, "optimizer": moments}
-    return tensors if averaged is None else {**tensors, "ema": averaged.state_dict()}
+    if averaged is None:
+        return tensors
+    return {**tensors, "ema": {k: whole(value) for k, value in averaged.state_dict().items()}}
 
 
 def restore(
@@ -121,15 +125,25 @@ def restore(
 ) -> None:
     """Put the tensors `gather` collected back where they came from."""
     for name, module in modules.items():
-        module.load_state_dict(under(found.tensors["weights"], name))
+        _load(module, under(found.tensors["weights"], name))
+        parameters = [p for group in optimizers[name].param_groups for p in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in under(found.tensors["optimizer"], name).items():
             index, _, entry = key.partition(".")
+            parameter = parameters[int(index)]
+            if value.shape == parameter.shape:  # a moment, not the count of steps
+                value = divided_like(parameter, value)
             state.setdefault(int(index), {})[entry] = value
         groups = optimizers[name].state_dict()["param_groups"]
         optimizers[name].load_state_dict({"state": state, "param_groups": groups})
     if averaged is not None:
-        averaged.load_state_dict(found.tensors["ema"])
+        _load(averaged, found.tensors["ema"])
+
+
+def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load whole tensors into a module that may be sharded."""
+    own = module.state_dict()
+    module.load_state_dict({key: divided_like(own.get(key), t) for key, t in state.items()})
 
 
 def steps(run: Path) -> list[int]:

@@ -28,6 +28,8 @@ class TrainConfig(Config):
     final_lr: where cosine and linear schedules end, as a share of lr.
     clip: largest gradient norm; None leaves gradients alone.
     ema_decay: of the averaged weights that are validated and exported; None uses the last ones.
+    shard: divide weights, gradients, moments and the average over the processes (FSDP), for a
+        decoder that does not fit in one device's memory.
     validate_first: also before the first step, so that a fine-tuning that only makes things worse
         hands on what it started from.
     patience: validations without improvement before stopping; None never stops early.
@@ -53,6 +55,7 @@ class TrainConfig(Config):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = 0.999
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: bool = False
+    shard: bool = False
     checkpoint_steps: PositiveInt | None = None
     checkpoint_minutes: PositiveFloat | None = 10.0
     keep_last: PositiveInt = 2

@@ -20,6 +20,7 @@ from diffsound.data.shards import PreparedData
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.contract import SamplingSettings
+from diffsound.decoder.layers import FeedForward, SelfAttention
 from diffsound.text.cache import CachedTextEncoder
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextFeatures
@@ -30,6 +31,7 @@ from diffsound.training.frozen import load_codec, load_vocoder
 from diffsound.training.grids import GridDataset, Ladder, RungSampler, mixed_sampler
 from diffsound.training.lora import add_lora, merged_state
 from diffsound.training.sets import Process, clips_of, spread
+from diffsound.training.shard import shard
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
 from diffsound.training.texts import (
     LabelTokenDataset,
@@ -147,6 +149,14 @@ class DecoderStage(Stage):
 
     def export_state(self, module: nn.Module) -> dict[str, Tensor]:
         return merged_state(module)
+
+    def shard(self, module: nn.Module, device: str) -> None:
+        # Half of a block's weights each. What is entered by other ways than forward (the text's
+        # keys and values, the timestep's scales) stays with the whole.
+        decoder = module.decoder if isinstance(module, LossModule) else module
+        kinds = (SelfAttention, FeedForward)
+        units = [part for part in decoder.modules() if isinstance(part, kinds)]
+        shard(decoder, units, device, methods=["loss"])
 
     def compile(self) -> None:
         # The blocks alone: they are nearly all the work, alike, and free of random draws.

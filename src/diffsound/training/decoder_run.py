@@ -94,6 +94,8 @@ class DecoderRun(RunConfig):
     def _has_what_it_needs(self) -> Self:
         if self.grids.fill == "silence" and self.codec is None:
             raise ValueError("grids.fill 'silence' needs the codec's run or bundle: --set codec=…")
+        if self.lora is not None and self.train.shard:
+            raise ValueError("a low-rank update is small: leave out train.shard")
         if self.curriculum is not None and (self.data.mix or self.data.balance):
             raise ValueError("a curriculum has its own order: leave out data.mix and data.balance")
         return self

@@ -37,7 +37,7 @@ def estimate(
         weights += count
         lines.append(f"{name:<16}{count:>14,} parameters")
     # Per weight: itself, its gradient, two moments; the product's average once more.
-    averaged = sum(p.numel() for p in stage.product.parameters()) if trainer.ema else 0
+    averaged = sum(p.numel() for p in stage.product.parameters()) if trainer.team.ema else 0
     state = 4 * (4 * weights + averaged)
     lines.append(f"{'state':<16}{state / 1e6:>14,.0f} MB (weights, gradients, moments, average)")
     lines.append(f"{'peak memory':<16}{_peak_bytes() / 1e6:>14,.0f} MB (this process, measured)")

@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffsound.errors import DataError, DiffsoundError
 from diffsound.training import checkpoint
 from diffsound.training.checkpoint import Checkpoint
 from diffsound.training.config import TrainConfig
-from diffsound.training.ema import Ema
 from diffsound.training.engine import Accelerator, broadcast
 from diffsound.training.export import write_export
 from diffsound.training.logs import ProgressLine, RunLog
 from diffsound.training.progress import Position, Span
 from diffsound.training.schedule import lr_factor
-from diffsound.training.stage import Batch, Moment, Stage, Turn
+from diffsound.training.stage import Batch, Moment, Stage
+from diffsound.training.team import Team
 from diffsound.training.watch import Meter, StopSignals
 
 Ending = Literal["finished", "stopped", "early"]
@@ -51,23 +51,7 @@ class Trainer:
         self.position = Position()
         self.log: RunLog | None = None
         self.line = ProgressLine(stage.kind, None, 0, quiet=True)
-        self.modules = {name: player.module for name, player in stage.players.items()}
-        for module in self.modules.values():
-            module.to(accelerator.device)
-        self.ema = Ema(stage.product, config.ema_decay) if config.ema_decay else None
-        if config.compile:
-            stage.compile()
-        scale = accelerator.num_processes * config.batch_size if config.lr_per_clip else 1
-        self.base_lr = {name: player.lr * scale for name, player in stage.players.items()}
-        self.optimizers: dict[str, Any] = {}
-        prepared: dict[str, nn.Module] = {}
-        for name, player in stage.players.items():
-            optimizer = torch.optim.AdamW(
-                player.parameter_groups(), self.base_lr[name], player.betas, fused=True
-            )
-            prepared[name], self.optimizers[name] = accelerator.prepare(player.module, optimizer)
-        stage.attach(prepared, accelerator.device)
-        self.prepared = prepared
+        self.team = Team(stage, config, accelerator)
         self.span = Span(config, stage.loader, accelerator)
 
     def fit(self, *, quiet: bool = False) -> Ending:
@@ -147,12 +131,10 @@ class Trainer:
         """One optimizer step of every player; returns its logs."""
         config, accelerator, position = self.config, self.accelerator, self.position
         factor = lr_factor(config, position.step, self.span.done(position))
-        for name, optimizer in self.optimizers.items():
-            for group in optimizer.param_groups:
-                group["lr"] = self.base_lr[name] * factor
+        lr = self.team.set_lr(factor)
         # A forward pass may move buffers (an EMA codebook, batch-norm statistics): a step that is
         # skipped for a loss that is not finite must not leave them poisoned.
-        buffers = [b for module in self.modules.values() for b in module.buffers()]
+        buffers = self.team.buffers
         before = [buffer.clone() for buffer in buffers]
         logs: dict[str, Tensor] = {}
         ids: list[str] = []
@@ -164,45 +146,26 @@ class Trainer:
             moment = Moment.at(
                 config.seed, position.step, position.epoch, micro, accelerator.process_index
             )
-            with accelerator.accumulate(*self.prepared.values()):
+            with accelerator.accumulate(*self.team.prepared.values()):
                 for turn in self.stage.turns(batch, moment):
                     logs.update({k: torch.as_tensor(v).detach() for k, v in turn.logs.items()})
                     accelerator.backward(turn.loss)
                     if accelerator.sync_gradients:
-                        norm, moved = self._move(turn)
+                        norm, moved = self.team.move(turn.player, turn.loss)
                         logs[f"grad_norm/{turn.player}"] = norm
                         finite &= moved
                     if not finite:
                         break
         if finite:
-            if self.ema is not None:
-                self.ema.update(self.stage.product, position.step + 1)
+            self.team.average(position.step + 1)
         else:
             with torch.no_grad():
                 for buffer, old in zip(buffers, before, strict=True):
                     buffer.copy_(old)
-            for optimizer in self.optimizers.values():
-                optimizer.zero_grad()
+            self.team.forget_gradients()
             self._count_skipped(ids)
-        logs["lr"] = torch.tensor(factor * next(iter(self.base_lr.values())))
+        logs["lr"] = torch.tensor(lr)
         return logs if finite else {}
-
-    def _move(self, turn: Turn) -> tuple[Tensor, bool]:
-        """Clip a player's gradients and step its optimizer, unless something is not finite.
-
-        Gradients are the same in all processes by now, so all of them decide alike.
-        """
-        accelerator, optimizer = self.accelerator, self.optimizers[turn.player]
-        parameters = self.modules[turn.player].parameters()
-        norm = accelerator.clip_grad_norm_(parameters, self.config.clip or math.inf)
-        norm = torch.as_tensor(norm).detach()
-        # Under fp16 an infinite norm is the loss scaler finding its scale; it skips the step.
-        scaling = accelerator.scaler is not None and bool(turn.loss.isfinite())
-        moved = scaling or bool(norm.isfinite())
-        if moved:
-            optimizer.step()
-        optimizer.zero_grad()
-        return norm, moved
 
     def _count_skipped(self, ids: list[str]) -> None:
         position, limit = self.position, self.config.nan_limit
@@ -219,15 +182,19 @@ class Trainer:
         self.line.say(f"{message}; step skipped ({position.skipped} of at most {limit})")
 
     def _validate(self) -> bool:
-        """Measure the averaged product in the main process; True if it is the best so far."""
-        position = self.position
+        """Measure the averaged product in the main process; True if it is the best so far.
+
+        What is sharded can only run in all processes at once, and makes no samples.
+        """
+        position, sharded = self.position, self.team.sharded
         metric = torch.full((), math.inf, device=self.accelerator.device)
-        if self.accelerator.is_main_process:
-            module = self.averaged
+        if self.accelerator.is_main_process or sharded:
+            module = self.team.averaged
             module.eval()
             with torch.no_grad():
                 position.metrics = self.stage.validate(module)
-                self.stage.sample(module, self.run / "samples" / f"step-{position.step:08d}")
+                if not sharded:
+                    self.stage.sample(module, self.run / "samples" / f"step-{position.step:08d}")
             self.stage.product.train()
             metric.fill_(position.metrics[self.stage.metric])
             if self.log is not None:
@@ -243,10 +210,6 @@ class Trainer:
         position.stale += 1
         return False
 
-    @property
-    def averaged(self) -> nn.Module:
-        return self.ema.module if self.ema is not None else self.stage.product
-
     def _save(self, last: bool = False) -> None:
         """Write a checkpoint and, when it is its turn, the export; prune old ones.
 
@@ -254,17 +217,20 @@ class Trainer:
         """
         position = self.position
         self._saved_at = time.monotonic()
-        if self.accelerator.is_main_process:
+        main = self.accelerator.is_main_process
+        if main or self.team.sharded:
+            snapshot, exported = self._snapshot(), self.team.export_state()
+        if main:
             best = position.best_step
             try:
-                checkpoint.save(self.run, position.step, self._snapshot())
+                checkpoint.save(self.run, position.step, snapshot)
                 wanted = best is None or best == position.step or self.config.export == "last"
                 if wanted:
                     write_export(
                         self.run,
                         self.stage.kind,
                         self.stage.export_config(),
-                        self.stage.export_state(self.averaged),
+                        exported,
                         step=position.step,
                         metrics=position.metrics,
                     )
@@ -281,10 +247,9 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _snapshot(self) -> Checkpoint:
-        averaged = self.ema.module if self.ema is not None else None
         scaler = self.accelerator.scaler
         return Checkpoint(
-            checkpoint.gather(self.modules, self.optimizers, averaged),
+            self.team.tensors(),
             {
                 "position": asdict(self.position),
                 "scaler": scaler.state_dict() if scaler is not None else None,
@@ -295,8 +260,7 @@ class Trainer:
         found = checkpoint.load_newest(self.run)
         if found is None:
             return
-        averaged = self.ema.module if self.ema is not None else None
-        checkpoint.restore(found, self.modules, self.optimizers, averaged)
+        self.team.restore(found)
         self.position = Position(**found.state["position"])
         if self.accelerator.scaler is not None and found.state["scaler"]:
             self.accelerator.scaler.load_state_dict(found.state["scaler"])

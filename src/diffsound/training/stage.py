@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from diffsound.errors import ConfigError
 from diffsound.training.config import Betas, TrainConfig
 
 Batch = dict[str, Any]
@@ -118,6 +119,10 @@ class Stage(ABC):
 
     def ready(self) -> None:  # noqa: B027
         """Called once the first weights are in place, before anything learns."""
+
+    def shard(self, module: nn.Module, device: str) -> None:
+        """Divide a player, or the product's average, over the processes (see shard.py)."""
+        raise ConfigError(f"train.shard is for the decoder; a {self.kind} fits on one device")
 
     def compile(self) -> None:
         """Hand the players' work to torch.compile."""
