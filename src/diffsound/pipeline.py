@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,13 +24,16 @@ from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
 from diffsound.sound import Sound
+from diffsound.stages import DEFAULT_BACKEND, Stages, make_stages, torch_stages
 from diffsound.text.clean import clean_prompt
 from diffsound.text.features import TextFeatures
+from diffsound.threads import torch_threads
 
 MIN_DURATION, MAX_DURATION = 0.5, 30.0
 MAX_CANDIDATES = 100
 MAX_SEED = 2**63 - 1
 SHORT_SEEDS = 2**32  # seeds we draw ourselves stay short enough to be read aloud
+_FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
 SETTING_NAMES = tuple(SamplingSettings.__dataclass_fields__)
 
 # Called after every sampling step with the share of the whole call that is done (0 to 1) and the
@@ -46,6 +49,12 @@ class Job:
     seed: int
 
 
+class Ranker(Protocol):
+    """Says how well sounds fit a prompt: one number per sound, greater is better."""
+
+    def score(self, prompt: str, sounds: Sequence[Sound]) -> list[float]: ...
+
+
 class TextToSound:
     """A loaded bundle, ready to make and edit sounds."""
 
@@ -55,20 +64,41 @@ class TextToSound:
         *,
         device: torch.device | str = "cpu",
         max_batch_seconds: float = 60.0,
+        stages: Stages | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
-        """max_batch_seconds bounds memory: candidates run in micro-batches of so much sound."""
+        """max_batch_seconds bounds memory: candidates run in micro-batches of so much sound.
+
+        stages: what runs the networks; the bundle's own modules when missing.
+        ranker: chooses among candidates (`evaluation.ranking` has some).
+        """
         if max_batch_seconds <= 0:
             raise InputError("max_batch_seconds must be more than 0")
         self.bundle = bundle
         self.device = torch.device(device)
         self.max_batch_seconds = max_batch_seconds
+        self.ranker = ranker
         for stage in (bundle.codec, bundle.decoder, bundle.vocoder):
             stage.to(self.device)
+        self.stages = stages or torch_stages(bundle)
 
     @classmethod
-    def from_pretrained(cls, source: str | Path | None = None, **options: Any) -> TextToSound:
-        """From a folder, a hub id, or (None) the bundle that ships with the package."""
-        return cls(Bundle.from_pretrained(source), **options)
+    def from_pretrained(
+        cls,
+        source: str | Path | None = None,
+        *,
+        backend: str = DEFAULT_BACKEND,
+        device: torch.device | str = "cpu",
+        **options: Any,
+    ) -> TextToSound:
+        """From a folder, a hub id, or (None) the bundle that ships with the package.
+
+        backend: "torch", or "onnx" for a bundle with exported networks (CPU only).
+        """
+        if backend == "onnx" and torch.device(device).type != "cpu":
+            raise InputError(f"the backend 'onnx' runs on the CPU, not on '{device}'")
+        bundle = Bundle.from_pretrained(source)
+        return cls(bundle, stages=make_stages(bundle, source, backend), device=device, **options)
 
     @property
     def sample_rate(self) -> int:
@@ -81,6 +111,7 @@ class TextToSound:
         duration: float | None = None,
         negative_prompt: str | None = None,
         num_candidates: int = 1,
+        keep: int | None = None,
         seed: int | None = None,
         generator: torch.Generator | None = None,
         callback: ProgressCallback | None = None,
@@ -88,18 +119,43 @@ class TextToSound:
     ) -> list[Sound]:
         """Make `num_candidates` sounds for each prompt, prompt by prompt.
 
+        keep: of each prompt's candidates only this many, best first, by the pipeline's ranker
+        (section VIII-D); None keeps all, in the order of their seeds.
+
         duration: seconds, 0.5 to 30. seed: reproduces the result; drawn from `generator`, or at
         random, when missing. sampling: fields of SamplingSettings (`num_inference_steps`,
         `guidance_scale`, `sampler`, `temperature`, `top_k`, `truncation`, …) that replace the
         bundle's defaults.
         """
-        return self.run_jobs(
+        if keep is not None:
+            self._check_keep(keep, num_candidates)
+        sounds = self.run_jobs(
             make_jobs(prompt, num_candidates, seed, generator),
             duration=duration,
             negative_prompt=negative_prompt,
             callback=callback,
             **sampling,
         )
+        if keep is None:
+            return sounds
+        groups = (sounds[i : i + num_candidates] for i in range(0, len(sounds), num_candidates))
+        return [sound for group in groups for sound in self.rank(group, keep)]
+
+    def rank(self, sounds: Sequence[Sound], keep: int | None = None) -> list[Sound]:
+        """Sounds of one prompt, best first, each with its score; the first `keep` of them."""
+        if self.ranker is None:
+            raise InputError("this pipeline has no ranker to choose among candidates with")
+        scores = self.ranker.score(sounds[0].prompt, sounds)
+        scored = [replace(s, score=score) for s, score in zip(sounds, scores, strict=True)]
+        return sorted(scored, key=lambda sound: -(sound.score or 0.0))[:keep]
+
+    def _check_keep(self, keep: int, num_candidates: int) -> None:
+        if self.ranker is None:
+            raise InputError("this pipeline has no ranker to choose among candidates with")
+        if not 1 <= keep <= num_candidates:
+            raise InputError(
+                f"keep must be from 1 to the number of candidates, {num_candidates}; not {keep}"
+            )
 
     def run_jobs(
         self,
@@ -244,18 +300,29 @@ class TextToSound:
         if settings.guidance_scale != 1.0:
             negative = self._encode_text([avoid]).repeat(len(jobs))
         generators = [torch.Generator().manual_seed(job.seed) for job in jobs]
-        return self.bundle.decoder.generate(
-            text, grid, generators, settings, negative=negative, known=known, callback=on_step
-        )
+        with torch_threads(1 if grid[1] < _FEW_COLUMNS else torch.get_num_threads()):
+            return self.stages.generate(
+                text, grid, generators, settings, negative=negative, known=known, callback=on_step
+            )
 
     def _encode_text(self, texts: list[str]) -> TextFeatures:
-        return self.bundle.text_encoder(texts).to(self.device)
+        with torch_threads(1):
+            return self.bundle.text_encoder(texts).to(self.device)
 
     @torch.inference_mode()
     def render(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1], wave [B, L·hop]."""
-        mel = self.bundle.codec.decode(tokens.to(self.device)).clamp(0.0, 1.0)
-        return mel.float(), self.bundle.vocoder(mel).float()
+        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1], wave [B, L·hop].
+
+        On a CPU item by item, for the same bits alone and in a batch.
+        """
+        parts = tokens.to(self.device).split(1 if self.device.type == "cpu" else len(tokens))
+        mels, waves = [], []
+        with torch_threads(1):
+            for part in parts:
+                mel = self.stages.decode(part).clamp(0.0, 1.0)
+                mels.append(mel.float())
+                waves.append(self.stages.vocode(mel).float())
+        return torch.cat(mels), torch.cat(waves)
 
     @torch.inference_mode()
     def tokenize(self, wave: Tensor) -> Tensor:

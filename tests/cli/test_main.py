@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diffsound.cli.main import with_verb
-from diffsound.cli.output import slug
+from diffsound.names import slug
 
 
 def diffsound(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:

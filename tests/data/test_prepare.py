@@ -1,6 +1,7 @@
 """Whole preparations: same bytes, only what is missing, nothing broken."""
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -189,9 +190,14 @@ def test_a_killed_run_is_finished_by_the_next(
     process.stdout.close()
     with pytest.raises(DataError, match="interrupted"):
         PreparedData.open(out)
-    (out / ".clips-000002-left.tar").write_bytes(b"begun when it was killed")
+    abandoned, at_work = out / ".clips-000002-left.tar", out / ".clips-000002-new.tar"
+    for path in (abandoned, at_work):
+        path.write_bytes(b"begun")
+    os.utime(abandoned, (0, 0))
     result = prepare(open_source(str(sounds)), out, settings)
     assert result.made < 7
+    assert not abandoned.exists()
+    at_work.unlink()  # would have belonged to a run beside this one: left alone
     assert contents(out) == contents(tmp_path / "whole")
 
 

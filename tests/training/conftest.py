@@ -11,6 +11,9 @@ from diffsound.audio.mel import MelConfig
 from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
+from diffsound.training.runs import train
+
+TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
 RATE = 8000
 MEL = MelConfig(n_fft=256, hop_length=64, n_mels=32, fmin=0.0, fmax=4000.0, sample_rate=RATE)
@@ -41,3 +44,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clips = [_clip(number, "train" if number < 12 else "valid") for number in range(16)]
     write_clips(folder, clips, PrepareSettings(mel=MEL), source="synthetic")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_codec(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a codec that has hardly learned; read only."""
+    run = tmp_path_factory.mktemp("tiny-codec") / "run"
+    settings = ["train.tensorboard=false", "train.max_steps=2"]
+    train("codec", TINY / "codec.yaml", prepared, run, settings, quiet=True)
+    return run

@@ -19,7 +19,8 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import BundleError, ConfigError, DataError
 from diffsound.text.features import TextFeatures
 from diffsound.training.assemble import build
-from diffsound.training.decoder import DecoderRun, DecoderStage
+from diffsound.training.decoder import DecoderStage
+from diffsound.training.decoder_run import DecoderRun
 from diffsound.training.export import load_export
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
@@ -36,16 +37,12 @@ def run_tiny(name: str, data: Path, run: Path, *overrides: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def codec(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("codec") / "run"
-    run_tiny("codec", prepared, run, "train.max_steps=2")
-    return run
-
-
-@pytest.fixture(scope="module")
-def decoder(prepared: Path, codec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def decoder(prepared: Path, tiny_codec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("decoder") / "run"
-    assert run_tiny("decoder", prepared, run, f"codec={codec}", "vocoder=griffin_lim") == "finished"
+    assert (
+        run_tiny("decoder", prepared, run, f"codec={tiny_codec}", "vocoder=griffin_lim")
+        == "finished"
+    )
     return run
 
 
@@ -66,9 +63,11 @@ def test_shows_and_plays_what_it_makes(decoder: Path) -> None:
     assert sorted(path.suffix for path in folder.iterdir()) == [".png", ".wav", ".wav"]
 
 
-def test_runs_become_a_bundle(decoder: Path, codec: Path, tmp_path: Path) -> None:
+def test_runs_become_a_bundle(decoder: Path, tiny_codec: Path, tmp_path: Path) -> None:
     out = tmp_path / "my-model"
-    made = build(out, codec, decoder, "griffin_lim", defaults=["guidance_scale=3", "duration=1"])
+    made = build(
+        out, tiny_codec, decoder, "griffin_lim", defaults=["guidance_scale=3", "duration=1"]
+    )
     bundle = Bundle.from_pretrained(out)
     assert bundle.config.name == "my-model"
     assert bundle.config.defaults.guidance_scale == 3
@@ -78,18 +77,18 @@ def test_runs_become_a_bundle(decoder: Path, codec: Path, tmp_path: Path) -> Non
 
 
 def test_a_bundle_needs_the_decoders_own_codec(
-    decoder: Path, prepared: Path, codec: Path, tmp_path: Path
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     run_tiny("codec", prepared, tmp_path / "other", "train.max_steps=1")
     with pytest.raises(BundleError, match="speaks the tokens of codec"):
         build(tmp_path / "out", tmp_path / "other", decoder, "griffin_lim")
     with pytest.raises(BundleError, match="holds a codec, not a decoder"):
-        build(tmp_path / "out", codec, codec, "griffin_lim")
+        build(tmp_path / "out", tiny_codec, tiny_codec, "griffin_lim")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_keeps_to_its_codec(
-    decoder: Path, prepared: Path, codec: Path, tmp_path: Path
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     run_tiny("codec", prepared, other, "train.max_steps=1")
@@ -97,57 +96,120 @@ def test_a_run_keeps_to_its_codec(
     with pytest.raises(DataError, match="the run's tokens are those of codec"):
         run_tiny("decoder", prepared, tmp_path / "run", f"codec={other}", f"tokens={tokens}")
     with pytest.raises(DataError, match=r"decoder\.rows is 7.* has 4"):
-        run_tiny("decoder", prepared, tmp_path / "run", f"codec={codec}", "decoder.rows=7")
+        run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "decoder.rows=7")
     with pytest.raises(DataError, match="the run's text features are those of encoder"):
-        run_tiny("decoder", prepared, tmp_path / "run", f"codec={codec}", "text=0123abcd")
+        run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "text=0123abcd")
 
 
 def test_goes_on_from_another_run(
-    decoder: Path, prepared: Path, codec: Path, tmp_path: Path
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """Fine-tuning starts at the weights of the pre-trained run."""
     run = tmp_path / "run"
     still = ("train.lr=1e-30", "train.ema_decay=null", "train.max_steps=1", "samples.clips=0")
-    run_tiny("decoder", prepared, run, f"init={decoder}", f"codec={codec}", *still)
+    run_tiny("decoder", prepared, run, f"init={decoder}", f"codec={tiny_codec}", *still)
     before, after = load_export(decoder)[2], load_export(run)[2]
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-12)
 
 
-def test_ar_stops_when_it_no_longer_improves(prepared: Path, codec: Path, tmp_path: Path) -> None:
+def test_ar_stops_when_it_no_longer_improves(
+    prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     settings = ("train.lr=1e-30", "train.validate_steps=1", "train.ema_decay=null")
-    assert run_tiny("ar", prepared, run, f"codec={codec}", *settings) == "early"
+    assert run_tiny("ar", prepared, run, f"codec={tiny_codec}", *settings) == "early"
     scores = [entry["loss"] for entry in read_log(run) if entry["kind"] == "valid"]
     assert len(scores) == 3  # the first, and two that are no better
     assert scores[0] == pytest.approx(scores[-1])
 
 
 def test_learns_from_labels_in_the_order_of_the_curriculum(
-    prepared: Path, codec: Path, tmp_path: Path
+    prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """Masked texts of labels; then clips with several labels, of which this data has none."""
     run = tmp_path / "run"
-    overrides = (f"codec={codec}", "labels={masks: [1, 2]}", "samples.clips=0", "train.max_steps=2")
+    overrides = (
+        f"codec={tiny_codec}",
+        "labels={masks: [1, 2]}",
+        "samples.clips=0",
+        "train.max_steps=2",
+    )
     assert run_tiny("decoder", prepared, run, *overrides) == "finished"
     assert all(np.isfinite(entry["loss"]) for entry in read_log(run))
     with pytest.raises(DataError, match="curriculum needs clips with several labels"):
         run_tiny("decoder", prepared, tmp_path / "other", *overrides, "curriculum={n: 1}")
 
 
-def stage_of(prepared: Path, codec: Path, **changes: object) -> DecoderStage:
+@pytest.mark.parametrize(
+    ("override", "closeness"),
+    [
+        ("gradient_checkpointing=true", 1e-5),
+        ("train.precision=bf16", 0.05),
+    ],
+)
+def test_other_ways_to_compute_the_same(
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path, override: str, closeness: float
+) -> None:
+    """Less memory, or half the bits: the loss curve is the plain run's, as near as bits allow."""
+    run = tmp_path / "run"
+    chosen = (f"codec={tiny_codec}", "samples.clips=0", override)
+    run_tiny("decoder", prepared, run, *chosen)
+    curves = [
+        [entry["loss"] for entry in read_log(folder) if entry["kind"] == "train"]
+        for folder in (decoder, run)
+    ]
+    assert curves[1] == pytest.approx(curves[0], rel=closeness)
+    if closeness > 1e-3:
+        assert curves[1] != curves[0]
+
+
+def test_compiled_blocks_compute_the_same(
+    decoder: Path,
+    prepared: Path,
+    tiny_codec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Traced for real; only the generation of C++, which takes a minute, is left out."""
+    compile_ = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda m: compile_(m, backend="aot_eager"))
+    run = tmp_path / "run"
+    chosen = (f"codec={tiny_codec}", "samples.clips=0", "train.compile=true", "train.max_steps=2")
+    run_tiny("decoder", prepared, run, *chosen, "train.schedule=constant")
+    plain = next(entry["loss"] for entry in read_log(decoder))
+    assert next(entry["loss"] for entry in read_log(run)) == pytest.approx(plain, rel=1e-4)
+    _, config, state = load_export(run)
+    build_decoder(DiffsoundConfig.model_validate(config["decoder"])).load_state_dict(state)
+
+
+def test_a_precision_the_device_lacks_is_refused(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def old_gpu(**_: object) -> None:
+        raise ValueError("bf16 mixed precision requires a supported device.")
+
+    monkeypatch.setattr("diffsound.training.engine.Accelerator", old_gpu)
+    with pytest.raises(ConfigError, match=r"train\.precision=bf16 cannot be had: bf16 mixed"):
+        run_tiny("codec", prepared, tmp_path / "run", "train.precision=bf16")
+
+
+def stage_of(prepared: Path, tiny_codec: Path, **changes: object) -> DecoderStage:
     from diffsound.config import load_config
 
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-    config = load_config(DecoderRun, TINY / "decoder.yaml", [f"codec={codec}", *overrides])
+    config = load_config(DecoderRun, TINY / "decoder.yaml", [f"codec={tiny_codec}", *overrides])
     data = PreparedData.open(prepared)
     return DecoderStage(config.completed(data), data, Process())
 
 
-def test_short_sounds_are_followed_by_silence(prepared: Path, codec: Path) -> None:
+def test_short_sounds_are_followed_by_silence(prepared: Path, tiny_codec: Path) -> None:
     """A grid filled up holds the clip's own tokens, then those of silence."""
     stage = stage_of(
-        prepared, codec, grids={"widths": [20, 40], "fill": "silence"}, **{"train.batch_size": 2}
+        prepared,
+        tiny_codec,
+        grids={"widths": [20, 40], "fill": "silence"},
+        **{"train.batch_size": 2},
     )
     loader = stage.loader
     assert isinstance(loader, EpochLoader)
@@ -168,9 +230,9 @@ def test_short_sounds_are_followed_by_silence(prepared: Path, codec: Path) -> No
     assert seen >= 10
 
 
-def test_some_short_sounds_come_in_long_grids(prepared: Path, codec: Path) -> None:
+def test_some_short_sounds_come_in_long_grids(prepared: Path, tiny_codec: Path) -> None:
     grids = {"widths": [20, 40, 60], "fill": "silence", "wider": 0.5, "wider_below": 18}
-    stage = stage_of(prepared, codec, grids=grids)
+    stage = stage_of(prepared, tiny_codec, grids=grids)
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
     drawn: dict[int, set[int]] = {}
     for epoch in range(20):
@@ -184,9 +246,9 @@ def test_some_short_sounds_come_in_long_grids(prepared: Path, codec: Path) -> No
     assert {len(widths) for widths in drawn.values()} == {1, 3}
 
 
-def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, codec: Path) -> None:
+def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, tiny_codec: Path) -> None:
     mix = [{"path": str(prepared), "share": 0.25}]
-    stage = stage_of(prepared, codec, **{"data.mix": mix, "grids": {"widths": [12]}})
+    stage = stage_of(prepared, tiny_codec, **{"data.mix": mix, "grids": {"widths": [12]}})
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
     items = stage.loader.sampler.epoch_items(3)  # type: ignore[attr-defined]
     parts = [dataset.clips[int(index) // len(dataset.widths)][0] for index in items]

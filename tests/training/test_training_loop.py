@@ -250,6 +250,33 @@ def test_a_run_limited_by_the_clock_ends(tmp_path: Path) -> None:
     assert made.position.seconds >= 0.12
 
 
+def test_validates_after_every_so_many_epochs(tmp_path: Path) -> None:
+    """Five batches an epoch, two a step: epochs end within steps 3, 5 and 8."""
+    run = tmp_path / "run"
+    _, made = fit(run, max_steps=9, accumulation=2, validate_epochs=1)
+    valid = [entry["step"] for entry in read_log(run) if entry["kind"] == "valid"]
+    assert valid == [3, 5, 8, 9]
+    assert made.position.best == 2.0
+
+
+def test_epochs_of_different_sizes_are_all_run(tmp_path: Path) -> None:
+    """A curriculum's epochs differ; progress counts epochs, not the first one's batches."""
+
+    class Growing(Numbers):
+        def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+            yield from list(super().batches(epoch))[start : epoch + 1]
+
+        def batches_in(self, epoch: int) -> int:
+            return epoch + 1
+
+    config = settings(max_steps=None, max_epochs=4)
+    stage = LineStage(config)
+    stage.loader = Growing(4)
+    made = trainer(tmp_path / "run", stage, config)
+    assert made.fit(quiet=True) == "finished"
+    assert (made.position.step, made.position.epoch, made.position.batch) == (10, 3, 4)
+
+
 def test_epochs_become_steps(tmp_path: Path) -> None:
     _, made = fit(tmp_path / "run", max_steps=None, max_epochs=3)
     assert (made.position.step, made.position.epoch, made.position.batch) == (15, 2, 5)

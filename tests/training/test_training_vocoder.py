@@ -31,13 +31,6 @@ def vocoder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.fixture(scope="module")
-def codec(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("codec") / "run"
-    run_tiny("codec", prepared, run, "train.max_steps=2")
-    return run
-
-
 def test_learns_and_hands_on_a_vocoder(vocoder: Path) -> None:
     log = [entry for entry in read_log(vocoder) if entry["kind"] == "train"]
     assert log[-1]["spectral"] < log[0]["spectral"]
@@ -59,7 +52,7 @@ def test_writes_sounds_to_listen_to(vocoder: Path) -> None:
 
 
 def test_goes_on_from_another_run_on_the_codecs_output(
-    prepared: Path, vocoder: Path, codec: Path, tmp_path: Path
+    prepared: Path, vocoder: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """With a learning rate of nothing the weights stay those it started from."""
     run = tmp_path / "run"
@@ -69,7 +62,7 @@ def test_goes_on_from_another_run_on_the_codecs_output(
         "train.max_steps=1",
         "train.schedule=constant",
     )
-    run_tiny("vocoder", prepared, run, f"init={vocoder}", f"codec={codec}", *still)
+    run_tiny("vocoder", prepared, run, f"init={vocoder}", f"codec={tiny_codec}", *still)
     _, _, before = load_export(vocoder)
     _, _, after = load_export(run)
     for name, tensor in before.items():
@@ -80,16 +73,18 @@ def test_goes_on_from_another_run_on_the_codecs_output(
     assert first["mel"] > trained[-1]["mel"]
 
 
-def test_a_codec_of_another_mel_is_refused(prepared: Path, codec: Path, tmp_path: Path) -> None:
+def test_a_codec_of_another_mel_is_refused(
+    prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
     with pytest.raises(BundleError, match="another mel"):
-        run_tiny("vocoder", prepared, tmp_path / "run", f"codec={codec}", "mel.fmin=100")
+        run_tiny("vocoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "mel.fmin=100")
 
 
 def test_a_run_of_another_stage_is_refused(
-    prepared: Path, codec: Path, vocoder: Path, tmp_path: Path
+    prepared: Path, tiny_codec: Path, vocoder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(BundleError, match="holds a codec, it cannot start a vocoder"):
-        run_tiny("vocoder", prepared, tmp_path / "run", f"init={codec}")
+        run_tiny("vocoder", prepared, tmp_path / "run", f"init={tiny_codec}")
     with pytest.raises(BundleError, match="holds a vocoder, not a codec"):
         run_tiny("vocoder", prepared, tmp_path / "run", f"codec={vocoder}")
     with pytest.raises(BundleError, match="holds no finished stage"):

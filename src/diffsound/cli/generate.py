@@ -1,4 +1,4 @@
-"""`diffsound generate`: a sentence in, a sound file out."""
+"""`diffsound generate`: a sentence in, sounds out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from diffsound.cli import options
-from diffsound.cli.output import check_target, target_names, write_sounds
+from diffsound.cli.output import Target, choose_seeds, write_sounds
+from diffsound.cli.play import find_player, play
 from diffsound.cli.progress import progress_bar
 from diffsound.errors import InputError
 
@@ -20,12 +21,12 @@ def command(
     ] = None,
     output: options.Output = None,
     output_dir: options.OutputDir = Path(),
-    file_format: Annotated[str, typer.Option("--format", help="wav, flac, ogg or mp3.")] = "wav",
-    duration: Annotated[
-        float | None, typer.Option("--duration", "-d", help="Seconds, 0.5 to 30.")
-    ] = None,
+    file_format: options.Format = "wav",
+    duration: options.Duration = None,
     seed: options.Seed = None,
     candidates: options.Candidates = 1,
+    keep: options.Keep = None,
+    captioner: options.Captioner = None,
     negative: options.Negative = None,
     steps: options.Steps = None,
     guidance: options.Guidance = None,
@@ -35,10 +36,13 @@ def command(
     truncation: options.Truncation = None,
     loudness: options.Loudness = None,
     spectrogram: options.Spectrogram = False,
+    play_it: options.Play = False,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     bundle: options.Bundle = None,
+    device: options.Device = "cpu",
+    backend: options.Backend = None,
 ) -> None:
     """Make a sound from a sentence.
 
@@ -46,20 +50,25 @@ def command(
     Examples:
       diffsound "a dog barks"
       diffsound "footsteps on gravel" -o steps.ogg --duration 6 --candidates 4
+      diffsound "a cat meows" --candidates 8 --keep 2
+      diffsound "rain" --negative "wind, thunder" --guidance 4 --play
       echo "church bells" | diffsound --json
     """
-    check_target(output, output_dir, file_format, overwrite)
+    target = Target(output, output_dir, file_format, spectrogram, overwrite)
+    target.check()
+    player = find_player(output.suffix[1:] if output else file_format) if play_it else None
     prompt = _prompt(text)
-    from diffsound.pipeline import TextToSound
-
-    pipeline = TextToSound.from_pretrained(bundle)
+    seeds = choose_seeds(seed, candidates)
+    target.check_free(prompt, seeds, candidates if keep is None else keep)
+    judge = None if keep is None else _judge(keep, candidates, captioner, bundle)
+    pipeline = options.load_pipeline(bundle, device, backend)
     with progress_bar(prompt[:40], quiet or as_json) as show:
         sounds = pipeline(
             prompt,
             duration=duration,
             negative_prompt=negative,
             num_candidates=candidates,
-            seed=seed,
+            seed=seeds[0],
             callback=lambda share, tokens: show(share),
             **options.given(
                 num_inference_steps=steps,
@@ -70,15 +79,13 @@ def command(
                 truncation=truncation,
             ),
         )
-    write_sounds(
-        sounds,
-        target_names(sounds, output, output_dir, file_format),
-        loudness=loudness,
-        spectrogram=spectrogram,
-        overwrite=overwrite,
-        as_json=as_json,
-        quiet=quiet,
-    )
+    if keep is not None and judge is not None:
+        from diffsound.choosing import keep_best
+
+        sounds = keep_best(sounds, keep, judge)
+    for path in write_sounds(sounds, target, loudness=loudness, as_json=as_json, quiet=quiet):
+        if player is not None:
+            play(player, path)
 
 
 def _prompt(text: str | None) -> str:
@@ -87,3 +94,11 @@ def _prompt(text: str | None) -> str:
     if sys.stdin.isatty():
         raise InputError('say what to hear: diffsound "a dog barks"')
     return sys.stdin.read()
+
+
+def _judge(keep: int, candidates: int, captioner: Path | None, bundle: str | None) -> Path:
+    from diffsound.choosing import find_captioner
+
+    if not 1 <= keep <= candidates:
+        raise InputError(f"--keep must be from 1 to the {candidates} of --candidates, not {keep}")
+    return find_captioner(captioner, bundle)

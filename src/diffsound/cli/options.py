@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from diffsound.pipeline import TextToSound
 
 Bundle = Annotated[
     str | None,
@@ -18,9 +21,21 @@ Output = Annotated[
 OutputDir = Annotated[
     Path, typer.Option("--output-dir", help="Folder for files named from prompt and seed.")
 ]
-Format = Annotated[str, typer.Option(help="Format of files named from prompt and seed.")]
+Format = Annotated[str, typer.Option("--format", help="Of such files: wav, flac, ogg or mp3.")]
+Duration = Annotated[float | None, typer.Option("--duration", "-d", help="Seconds, 0.5 to 30.")]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same sound.")]
 Candidates = Annotated[int, typer.Option(help="How many takes to make.")]
+Keep = Annotated[
+    int | None, typer.Option(help="Write only so many of them, those that fit the text best.")
+]
+Captioner = Annotated[
+    Path | None, typer.Option(help="Captioner that judges for --keep; the bundle's own if missing.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
+Backend = Annotated[
+    str | None, typer.Option(help="torch, or onnx for a bundle with exported networks.")
+]
+Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
 Negative = Annotated[str | None, typer.Option(help="What the sound should not be.")]
 Steps = Annotated[int | None, typer.Option(help="Sampling steps: fewer is faster.")]
 Guidance = Annotated[
@@ -44,3 +59,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no 
 def given(**options: Any) -> dict[str, Any]:
     """The options the user actually set."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def load_pipeline(bundle: str | None, device: str, backend: str | None) -> TextToSound:
+    """The pipeline the options ask for."""
+    from diffsound.pipeline import TextToSound
+
+    return TextToSound.from_pretrained(bundle, device=device, **given(backend=backend))

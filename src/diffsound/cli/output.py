@@ -3,93 +3,121 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from diffsound.errors import AudioError, InputError
+from diffsound.names import FORMATS, slug
 
 if TYPE_CHECKING:
     from diffsound.sound import Sound
 
-FORMATS = ("wav", "flac", "ogg", "mp3")
+_SHORT_SEEDS = 2**32
 
 
-def check_target(output: Path | None, folder: Path, file_format: str, overwrite: bool) -> None:
-    """Refuse a target that cannot be written, before any work is done."""
-    if output is None:
-        if file_format not in FORMATS:
-            raise InputError(f"unknown format '{file_format}'; there are: {', '.join(FORMATS)}")
-        if folder.exists() and not folder.is_dir():
-            raise AudioError(f"{folder} is a file, not a folder")
-        return
-    if output.suffix.lower().lstrip(".") not in FORMATS:
-        raise InputError(
-            f"cannot tell the format of '{output.name}'; end it in .{', .'.join(FORMATS)}"
-        )
-    if not output.parent.is_dir():
-        raise AudioError(f"the folder {output.parent} does not exist")
-    if output.exists() and not overwrite:
-        raise AudioError(f"{output} exists; choose another name or add --overwrite")
+@dataclass(frozen=True)
+class Target:
+    """The files of one command.
+
+    output: the file asked for, numbered when there are several sounds; without it files are named
+    from prompt and seed, in `folder`.
+    """
+
+    output: Path | None
+    folder: Path = Path()
+    file_format: str = "wav"
+    spectrogram: bool = False
+    overwrite: bool = False
+
+    def check(self) -> None:
+        """Refuse a target that cannot be written, before any work is done."""
+        if self.output is None:
+            if self.file_format not in FORMATS:
+                raise InputError(
+                    f"unknown format '{self.file_format}'; there are: {', '.join(FORMATS)}"
+                )
+            if self.folder.exists() and not self.folder.is_dir():
+                raise AudioError(f"{self.folder} is a file, not a folder")
+            return
+        if self.output.suffix.lower().lstrip(".") not in FORMATS:
+            raise InputError(
+                f"cannot tell the format of '{self.output.name}'; end it in .{', .'.join(FORMATS)}"
+            )
+        if not self.output.parent.is_dir():
+            raise AudioError(f"the folder {self.output.parent} does not exist")
+
+    def paths(self, prompt: str, seeds: Sequence[int], count: int) -> list[Path]:
+        """Every path that may be written: `count` sounds out of those with these seeds."""
+        if self.output is None:
+            return [self._named(prompt, seed) for seed in seeds]
+        return [self._numbered(place, count) for place in range(count)]
+
+    def path(self, sound: Sound, place: int, count: int) -> Path:
+        """Where sound number `place` of `count` goes."""
+        if self.output is None:
+            return self._named(sound.prompt, sound.seed)
+        return self._numbered(place, count)
+
+    def check_free(self, prompt: str, seeds: Sequence[int], count: int) -> None:
+        """Refuse to replace a file, before any work is done."""
+        for path in [] if self.overwrite else self.paths(prompt, seeds, count):
+            for wanted in (path, path.with_suffix(".png")) if self.spectrogram else (path,):
+                if wanted.exists():
+                    raise AudioError(
+                        f"{wanted} exists; choose another name or seed, or add --overwrite"
+                    )
+
+    def _named(self, prompt: str, seed: int) -> Path:
+        return self.folder / f"{slug(prompt)}-{seed}.{self.file_format}"
+
+    def _numbered(self, place: int, count: int) -> Path:
+        assert self.output is not None
+        if count == 1:
+            return self.output
+        return self.output.with_name(f"{self.output.stem}-{place + 1}{self.output.suffix}")
 
 
-def target_names(
-    sounds: Sequence[Sound], output: Path | None, folder: Path, file_format: str
-) -> list[Path]:
-    """One path per sound: numbered beside `output`, or named from prompt and seed."""
-    if output is None:
-        return [folder / f"{slug(s.prompt)}-{s.seed}.{file_format}" for s in sounds]
-    if len(sounds) == 1:
-        return [output]
-    return [
-        output.with_name(f"{output.stem}-{i}{output.suffix}") for i in range(1, len(sounds) + 1)
-    ]
+def choose_seeds(seed: int | None, candidates: int) -> list[int]:
+    """The candidates' seeds; drawn here if none is given, so that file names are known at once."""
+    first = secrets.randbelow(_SHORT_SEEDS) if seed is None else seed
+    return [first + place for place in range(max(1, candidates))]
 
 
 def write_sounds(
     sounds: Sequence[Sound],
-    targets: Sequence[Path],
+    target: Target,
     *,
-    loudness: float | None,
-    spectrogram: bool,
-    overwrite: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Save every sound and say where it is."""
-    for sound, target in zip(sounds, targets, strict=True):
+    loudness: float | None = None,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> Iterator[Path]:
+    """Save every sound and say where it is; gives the paths one by one."""
+    for place, sound in enumerate(sounds):
+        path = target.path(sound, place, len(sounds))
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise AudioError(f"cannot make the folder {target.parent}: {error.strerror}") from error
-        sound.save(target, loudness=loudness, overwrite=overwrite)
-        picture = sound.save_spectrogram(target.with_suffix(".png")) if spectrogram else None
+            raise AudioError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+        sound.save(path, loudness=loudness, overwrite=target.overwrite)
+        picture = sound.save_spectrogram(path.with_suffix(".png")) if target.spectrogram else None
         if as_json:
             line = sound.metadata | {
-                "file": str(target),
+                "file": str(path),
                 "seconds": round(sound.duration, 3),
                 "sample_rate": sound.sample_rate,
             }
+            if sound.score is not None:
+                line["score"] = round(sound.score, 4)
             if picture:
                 line["spectrogram"] = str(picture)
             typer.echo(json.dumps(line, ensure_ascii=False))
         elif not quiet:
             also = f" and {picture}" if picture else ""
-            typer.echo(f"{target}{also}  ({sound.duration:.2f} s, seed {sound.seed})")
-
-
-def slug(prompt: str, limit: int = 48) -> str:
-    """A file name's stem: ASCII letters, digits and dashes, cut at a word."""
-    plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode()
-    words = re.findall(r"[a-z0-9]+", plain.lower())
-    name = ""
-    for word in words:
-        longer = f"{name}-{word}" if name else word[:limit]
-        if len(longer) > limit:
-            break
-        name = longer
-    return name or "sound"
+            fit = "" if sound.score is None else f", fits {sound.score:.2f}"
+            typer.echo(f"{path}{also}  ({sound.duration:.2f} s, seed {sound.seed}{fit})")
+        yield path

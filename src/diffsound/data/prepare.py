@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -35,6 +35,9 @@ from diffsound.data.record import Record
 from diffsound.data.sources.base import Source, SourceReport
 from diffsound.data.tar import read_sidecar, sidecar_path, write_error, write_shard
 from diffsound.errors import DataError, DiffsoundError
+
+# A file begun this long ago belongs to a run that was killed, not to one at work beside this one.
+_ABANDONED_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,9 @@ def remove_stale(folder: Path, kind: str, keep: int) -> None:
             path.unlink()
             sidecar_path(path).unlink(missing_ok=True)
     for path in folder.glob(f".{kind}-*"):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a file that another run, still at work, has just renamed
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
 
 
 @contextmanager

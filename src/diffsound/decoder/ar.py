@@ -16,6 +16,7 @@ from diffsound.decoder.diffusion.noise import draw_categorical, uniforms
 from diffsound.decoder.request import check_request, split_items
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
+from diffsound.threads import torch_threads
 
 _DEFAULT = SamplingSettings()
 
@@ -167,7 +168,8 @@ class _Stream:
             return self.model(self.prefix, self.mask, written)[:, -1]
         if not self.steps:
             mask = causal_mask(self.mask, self.prefix.shape[1])
-            return self.model.advance(self.prefix, mask, self.caches)
+            with torch_threads(1):
+                return self.model.advance(self.prefix, mask, self.caches)
         length = self.prefix.shape[1] + len(self.steps)
         mask = None if self.real is None else self.real[:, None, None, :length]
         return self.model.advance(self.steps[-1], mask, self.caches)

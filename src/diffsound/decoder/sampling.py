@@ -20,6 +20,7 @@ from diffsound.decoder.request import split_items
 from diffsound.decoder.transformer import DenoisingTransformer
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
+from diffsound.threads import torch_threads
 
 
 class Predictor:
@@ -39,15 +40,16 @@ class Predictor:
         self.transformer = transformer
         self.guidance_scale = guidance_scale
         self.device = next(transformer.parameters()).device
-        self.parts = [
-            (items, transformer.read_text(texts))
-            for items, texts in split_items(
-                text,
-                negative if self.guided else None,
-                self.device,
-                trim=not transformer.config.attend_padding,
-            )
-        ]
+        with torch_threads(1):
+            self.parts = [
+                (items, transformer.read_text(texts))
+                for items, texts in split_items(
+                    text,
+                    negative if self.guided else None,
+                    self.device,
+                    trim=not transformer.config.attend_padding,
+                )
+            ]
         self.places: dict[int, int] = {}
         self.modulations: list[tuple[Tensor, ...]] = []
 
@@ -59,14 +61,15 @@ class Predictor:
         """Compute the scales and shifts of these times, for all blocks and texts at once."""
         self.places = {t: place for place, t in enumerate(times)}
         t = torch.tensor(list(self.places), device=self.device)[:, None]
-        if self.transformer.pooled is None:  # then they are the same for every text
-            self.modulations = [self.transformer.modulations(t, None)] * len(self.parts)
-        else:
-            self.modulations = [
-                self.transformer.modulations(t.expand(-1, len(context.pooled)), context.pooled)
-                for _, context in self.parts
-                if context.pooled is not None
-            ]
+        with torch_threads(1):
+            if self.transformer.pooled is None:  # then they are the same for every text
+                self.modulations = [self.transformer.modulations(t, None)] * len(self.parts)
+            else:
+                self.modulations = [
+                    self.transformer.modulations(t.expand(-1, len(context.pooled)), context.pooled)
+                    for _, context in self.parts
+                    if context.pooled is not None
+                ]
 
     def __call__(self, tokens: Tensor, t: int) -> Tensor:
         """tokens [B, F', L'] at time t -> logits [B, F', L', K]."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -124,9 +124,14 @@ class Captioner(nn.Module):
     def read(self, memory: Tensor, numbers: Tensor) -> Tensor:
         """Logits [B, S, V] of the words after `numbers` [B, S], given what was heard."""
         x = self.embedding(numbers) + self.positions.weight[: numbers.shape[1]]
-        for block in self.blocks:
-            x, _ = block(x, block.cross.project_text(memory), None)
+        for block, heard in zip(self.blocks, self.project(memory), strict=True):
+            x, _ = block(x, heard, None)
         return self._logits(x)
+
+    def project(self, memory: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The keys and values of what was heard, for every block; made once per sound."""
+        blocks = cast("list[WordBlock]", list(self.blocks))
+        return [block.cross.project_text(memory) for block in blocks]
 
     def _logits(self, x: Tensor) -> Tensor:
         return F.linear(self.norm(x), self.embedding.weight)
@@ -187,7 +192,7 @@ class _Sentences:
 
     def __init__(self, captioner: Captioner, memory: Tensor) -> None:
         self.captioner = captioner
-        self.heard = [block.cross.project_text(memory) for block in captioner.blocks]
+        self.heard = captioner.project(memory)
         self.past: list[tuple[Tensor, Tensor] | None] = [None] * len(captioner.blocks)
         self.length = 0
         self.device = memory.device

@@ -18,9 +18,9 @@ from diffsound.errors import DiffsoundError, InputError, MissingExtraError
 
 Tokenizer = Literal["auto", "java", "python"]
 
-# What the published metrics leave out. Brackets are not among them: the list has "-LRB-", the
-# tokenizer writes "-lrb-"; scores are comparable only if that slip is kept.
-PUNCTUATION = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".split())
+# What the published metrics leave out. Their list has "-LRB-" too, but the tokenizer writes
+# "-lrb-": brackets count as words, and scores are comparable only if that slip is kept.
+PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 _BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 _SPELLED = str.maketrans({"’": "'", "‘": "`", "“": '"', "”": '"', "—": " -- ", "–": " -- "})
 _TWO_WORDS = {
@@ -41,6 +41,7 @@ _TOKEN = re.compile(
     | o'clock | ma'am
     | (?:[\#@](?=[a-z]))?[^\W_]+                       # dog's  tick-tock  and/or
       (?:(?:[&@/-]|\.(?!\d)|'(?=(?:s|t|m|d|re|ve|ll)\b))[^\W_]+)*
+    | [?!]{2,}                                         # not in the list of punctuation either
     | [()\[\]{}%$&*+=/\\#@^|~<>]                       # each a token of its own
     """,
     re.VERBOSE,

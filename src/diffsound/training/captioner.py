@@ -208,31 +208,28 @@ class CaptionerStage(Stage):
                     heard.append(vectors)
         if not texts:
             raise DataError("no validation clip has a caption, label or title")
-        # Clips lie sorted by class, so one half away is another class almost everywhere.
-        away = len(heard) // 2
-        others = heard[away:] + heard[:away]
-        other_texts = texts[away:] + texts[:away]
-        own, other = self._likelihood(module, heard, texts), self._likelihood(module, others, texts)
-        differ = torch.tensor([a != b for a, b in zip(texts, other_texts, strict=True)])
+        own = self._likelihood(module, heard, texts)
+        pairs = strangers(texts)
+        other = self._likelihood(
+            module, [heard[other] for _, other in pairs], [texts[mine] for mine, _ in pairs]
+        )
+        better = own[[mine for mine, _ in pairs]] > other
         deaf = module.log_likelihood(None, texts).cpu()
         return {
             "nll": -float(own.mean()),
             "deaf_nll": -float(deaf.mean()),
-            "pairs": float((own > other)[differ].float().mean()) if differ.any() else 0.5,
+            "pairs": float(better.float().mean()) if pairs else 0.5,
         }
 
     def _likelihood(
         self, module: Captioner, heard: Sequence[Tensor], texts: Sequence[str]
     ) -> Tensor:
         size = self.config.train.batch_size
-        return torch.cat(
-            [
-                module.likelihood_of(
-                    torch.stack(list(heard[at : at + size])), texts[at : at + size]
-                )
-                for at in range(0, len(texts), size)
-            ]
-        ).cpu()
+        found = [torch.zeros(0)]
+        for at in range(0, len(texts), size):
+            memory = torch.stack(list(heard[at : at + size]))
+            found.append(module.likelihood_of(memory, texts[at : at + size]).cpu())
+        return torch.cat(found)
 
     def sample(self, module: nn.Module, folder: Path) -> None:
         """What the captioner says of held-out clips, beside what is said of them."""
@@ -252,6 +249,18 @@ class CaptionerStage(Stage):
 
     def export_config(self) -> dict[str, Any]:
         return self.captioner.export_config()
+
+
+def strangers(texts: Sequence[str]) -> list[tuple[int, int]]:
+    """For each clip one of another caption, about half the set away: clips lie sorted by class."""
+    count = len(texts)
+    pairs = []
+    for mine, text in enumerate(texts):
+        others = ((mine + count // 2 + step) % count for step in range(count))
+        other = next((other for other in others if texts[other] != text), None)
+        if other is not None:
+            pairs.append((mine, other))
+    return pairs
 
 
 def vocabulary(

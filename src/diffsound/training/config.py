@@ -28,6 +28,8 @@ class TrainConfig(Config):
     final_lr: where cosine and linear schedules end, as a share of lr.
     clip: largest gradient norm; None leaves gradients alone.
     ema_decay: of the averaged weights that are validated and exported; None uses the last ones.
+    validate_first: also before the first step, so that a fine-tuning that only makes things worse
+        hands on what it started from.
     patience: validations without improvement before stopping; None never stops early.
     export: which weights the run hands on. Adversarial stages want "last": their texture gets
         better while the pixel distance that picks "best" gets worse.
@@ -55,6 +57,8 @@ class TrainConfig(Config):
     checkpoint_minutes: PositiveFloat | None = 10.0
     keep_last: PositiveInt = 2
     validate_steps: PositiveInt | None = 500
+    validate_epochs: PositiveInt | None = None
+    validate_first: bool = False
     patience: PositiveInt | None = None
     export: Literal["best", "last"] = "best"
     log_steps: PositiveInt = 20
@@ -115,10 +119,19 @@ FREE_ON_RESUME = frozenset(
         "checkpoint_minutes",
         "keep_last",
         "validate_steps",
+        "validate_epochs",
         "patience",
         "log_steps",
         "nan_limit",
         "tensorboard",
     )
-    # and what is only looked at and listened to
-) | {"data.workers", "data.cache", "vocoder", "samples"}
+) | {
+    "data.workers",
+    "data.cache",
+    # What is only looked at and listened to.
+    "vocoder",
+    "samples",
+    "samples.clips",
+    "samples.guidance_scale",
+    "samples.num_inference_steps",
+}

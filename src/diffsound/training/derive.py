@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from diffsound.data.encode_text import encode_text
-from diffsound.data.engines import make_engine
+from diffsound.data.engines import available_cores, make_engine
 from diffsound.data.index import TextIndex, TokensIndex, read_index
 from diffsound.data.shards import PreparedData
 from diffsound.data.tokenize import TokenizeSettings, tokenize
@@ -37,7 +37,8 @@ def tokens_of(
         return found
     _say(f"making tokens of {len(data)} clips of {data.folder} with the codec in {codec}")
     load = functools.partial(load_codec, str(Path(codec).absolute()))
-    return tokenize(data.folder, load, how, make_engine("processes"))
+    workers = min(available_cores(), len(data.index.shards))
+    return tokenize(data.folder, load, how, make_engine("processes", workers))
 
 
 def text_of(data: PreparedData, encoder: TextEncoderConfig | None, wanted: str | None) -> TextIndex:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from diffsound.config import load_config
 from diffsound.data.shards import PreparedData
+from diffsound.training.engine import make_accelerator
 from diffsound.training.loop import Trainer
 from diffsound.training.registry import stage_spec
-from diffsound.training.runs import build_stage, make_accelerator
+from diffsound.training.runs import build_stage
 
 WARM_UP, MEASURED = 2, 5
 
@@ -43,7 +44,7 @@ def estimate(
     train = config.train
     clips = train.batch_size * train.accumulation * accelerator.num_processes
     lines.append(f"{'step':<16}{seconds:>14.3f} s ({clips / seconds:.1f} clips/s)")
-    steps = trainer.total_steps
+    steps = trainer.span.steps
     whole = seconds * steps if steps else float("inf")
     if train.max_minutes:
         whole = min(whole, 60 * train.max_minutes)

@@ -14,13 +14,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from diffsound.errors import DataError, DiffsoundError
@@ -28,8 +26,10 @@ from diffsound.training import checkpoint
 from diffsound.training.checkpoint import Checkpoint
 from diffsound.training.config import TrainConfig
 from diffsound.training.ema import Ema
+from diffsound.training.engine import Accelerator, broadcast
 from diffsound.training.export import write_export
 from diffsound.training.logs import ProgressLine, RunLog
+from diffsound.training.progress import Position, Span
 from diffsound.training.schedule import lr_factor
 from diffsound.training.stage import Batch, Moment, Stage, Turn
 from diffsound.training.watch import Meter, StopSignals
@@ -39,21 +39,6 @@ Ending = Literal["finished", "stopped", "early"]
 
 class TrainingFailed(DiffsoundError):
     """The run cannot go on; its last checkpoint is kept."""
-
-
-@dataclass
-class Position:
-    """Where a run is: all of its state that is not a tensor."""
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0  # batches done in this epoch
-    seconds: float = 0.0  # spent training, over all sessions of the run
-    skipped: int = 0
-    best: float | None = None
-    best_step: int | None = None
-    stale: int = 0  # validations since the best one
-    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -69,10 +54,9 @@ class Trainer:
         self.modules = {name: player.module for name, player in stage.players.items()}
         for module in self.modules.values():
             module.to(accelerator.device)
-            if config.compile:
-                module.compile()
-        product = stage.product
-        self.ema = Ema(product, config.ema_decay) if config.ema_decay else None
+        self.ema = Ema(stage.product, config.ema_decay) if config.ema_decay else None
+        if config.compile:
+            stage.compile()
         scale = accelerator.num_processes * config.batch_size if config.lr_per_clip else 1
         self.base_lr = {name: player.lr * scale for name, player in stage.players.items()}
         self.optimizers: dict[str, Any] = {}
@@ -84,7 +68,7 @@ class Trainer:
             prepared[name], self.optimizers[name] = accelerator.prepare(player.module, optimizer)
         stage.attach(prepared, accelerator.device)
         self.prepared = prepared
-        self.total_steps = self._total_steps()
+        self.span = Span(config, stage.loader, accelerator)
 
     def fit(self, *, quiet: bool = False) -> Ending:
         """Train to the end, or until told to stop; the run folder then holds a checkpoint."""
@@ -93,7 +77,7 @@ class Trainer:
         first = self.position.step
         if main:
             self.log = RunLog(self.run, first, self.config.tensorboard)
-        self.line = ProgressLine(self.stage.kind, self.total_steps, first, quiet or not main)
+        self.line = ProgressLine(self.stage.kind, self.span.steps, first, quiet or not main)
         if first:
             self.line.say(f"resuming at step {first}")
         self._saved_at = time.monotonic()
@@ -122,8 +106,11 @@ class Trainer:
         batches = self._batches()
         ending: Ending = "finished"
         validated = position.step
+        if config.validate_first and position.step == 0:
+            self._validate()
+            self._save()
         mark = time.monotonic()
-        while self._progress() < 1.0:
+        while self.span.done(position) < 1.0:
             if config.patience and position.stale >= config.patience:
                 ending = "early"
                 self.line.say(
@@ -131,6 +118,7 @@ class Trainer:
                     f"validations (best {position.best:.5g} at step {position.best_step})"
                 )
                 break
+            epochs = int(self.span.epochs(position))
             logs = self._step(batches)
             position.step += 1
             now = time.monotonic()
@@ -140,7 +128,7 @@ class Trainer:
             if position.step % config.log_steps == 0:
                 self._report(meter)
             improved = False
-            if config.validate_steps and position.step % config.validate_steps == 0:
+            if self.span.validation_due(position, epochs):
                 improved, validated = self._validate(), position.step
             if improved or self._checkpoint_due():
                 self._save()
@@ -148,7 +136,8 @@ class Trainer:
                 self.line.say(f"asked to stop: saving step {position.step}")
                 ending = "stopped"
                 break
-        if ending == "finished" and config.validate_steps and validated != position.step:
+        watched = config.validate_steps or config.validate_epochs
+        if ending == "finished" and watched and validated != position.step:
             self._validate()
         if self._anyone(self._saved_step != position.step):
             self._save(last=True)
@@ -157,7 +146,7 @@ class Trainer:
     def _step(self, batches: Iterator[Batch]) -> dict[str, Tensor]:
         """One optimizer step of every player; returns its logs."""
         config, accelerator, position = self.config, self.accelerator, self.position
-        factor = lr_factor(config, position.step, self._progress())
+        factor = lr_factor(config, position.step, self.span.done(position))
         for name, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
                 group["lr"] = self.base_lr[name] * factor
@@ -172,8 +161,9 @@ class Trainer:
             batch = next(batches)
             ids += batch.get("id", [])
             batch = {key: self._to_device(value) for key, value in batch.items()}
-            generator = self._seeded(position.step, micro)
-            moment = Moment(position.step, position.epoch, generator)
+            moment = Moment.at(
+                config.seed, position.step, position.epoch, micro, accelerator.process_index
+            )
             with accelerator.accumulate(*self.prepared.values()):
                 for turn in self.stage.turns(batch, moment):
                     logs.update({k: torch.as_tensor(v).detach() for k, v in turn.logs.items()})
@@ -245,8 +235,6 @@ class Trainer:
             shown = "  ".join(f"{name} {value:.5g}" for name, value in position.metrics.items())
             self.line.say(f"valid at step {position.step}: {shown}")
         if self.accelerator.num_processes > 1:
-            from accelerate.utils import broadcast
-
             metric = broadcast(metric)
         value = float(metric)
         if math.isfinite(value) and (position.best is None or value < position.best):
@@ -276,7 +264,7 @@ class Trainer:
                         self.run,
                         self.stage.kind,
                         self.stage.export_config(),
-                        self.averaged,
+                        self.stage.export_state(self.averaged),
                         step=position.step,
                         metrics=position.metrics,
                     )
@@ -325,26 +313,6 @@ class Trainer:
                 raise DataError("the data gives no batch; use a smaller train.batch_size")
             position.epoch, position.batch = position.epoch + 1, 0
 
-    def _total_steps(self) -> int | None:
-        config = self.config
-        limits = [config.max_steps] if config.max_steps else []
-        if config.max_epochs:
-            batches = self.stage.loader.batches_in(0) * config.max_epochs
-            limits.append(max(1, batches // config.accumulation))
-        return min(limits) if limits else None
-
-    def _progress(self) -> float:
-        """How much of the run is done, 0 to 1; the first limit to be reached counts."""
-        done = [0.0]
-        if self.total_steps:
-            done.append(self.position.step / self.total_steps)
-        if self.config.max_minutes:
-            seconds = torch.tensor(self.position.seconds, device=self.accelerator.device)
-            if self.accelerator.num_processes > 1:
-                seconds = self.accelerator.reduce(seconds, "mean")
-            done.append(float(seconds) / (60.0 * self.config.max_minutes))
-        return max(done)
-
     def _checkpoint_due(self) -> bool:
         steps, minutes = self.config.checkpoint_steps, self.config.checkpoint_minutes
         if steps and self.position.step % steps == 0:
@@ -360,13 +328,6 @@ class Trainer:
             self.accelerator.set_trigger()
         return bool(self.accelerator.check_trigger())
 
-    def _seeded(self, step: int, micro: int) -> torch.Generator:
-        """Seed all of torch's randomness from the place in the run; returns a generator like it."""
-        words = [self.config.seed, step, micro, self.accelerator.process_index]
-        seed = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
-        torch.manual_seed(seed)
-        return torch.Generator().manual_seed(seed)
-
     def _to_device(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.to(self.accelerator.device, non_blocking=True)
@@ -377,7 +338,7 @@ class Trainer:
         config, position = self.config, self.position
         clips = config.batch_size * config.accumulation * self.accelerator.num_processes
         speed = clips * steps / seconds
-        done = self._progress()
+        done = self.span.done(position)
         left = position.seconds * (1.0 - done) / done if done else 0.0
         if self.log is not None:
             facts = {"epoch": position.epoch, "seconds": round(position.seconds, 1)}

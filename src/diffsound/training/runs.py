@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 import yaml
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
 
 import diffsound
 from diffsound.config import dump_yaml, load_config
@@ -25,8 +23,9 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.files import atomic_write, sha256
 from diffsound.training import checkpoint
-from diffsound.training.config import FREE_ON_RESUME, RunConfig, TrainConfig
-from diffsound.training.export import start_from
+from diffsound.training.config import FREE_ON_RESUME, RunConfig
+from diffsound.training.engine import Accelerator, make_accelerator
+from diffsound.training.frozen import start_from
 from diffsound.training.lock import run_lock
 from diffsound.training.loop import Ending, Trainer
 from diffsound.training.registry import stage_spec
@@ -43,8 +42,15 @@ def train(
     *,
     quiet: bool = False,
 ) -> Ending:
-    """Train a stage; a folder that holds a run already is continued."""
+    """Train a stage as a config file says; a folder that holds a run already is continued."""
     config = load_config(stage_spec(kind).config, config_path, overrides)
+    return train_config(config, data, run, quiet=quiet)
+
+
+def train_config(
+    config: RunConfig, data: str | Path, run: str | Path, *, quiet: bool = False
+) -> Ending:
+    """Train a stage as a config says; a folder that holds a run already is continued."""
     accelerator = make_accelerator(config.train)
     prepared = PreparedData.open(data)
     folder = Path(run)
@@ -69,19 +75,6 @@ def train(
         return trainer.fit(quiet=quiet)
 
 
-def make_accelerator(config: TrainConfig) -> Accelerator:
-    """Device, precision and processes as launched (`accelerate launch`, `torchrun`, or neither)."""
-    precision = "no" if config.precision == "fp32" else config.precision
-    # Buffers keep themselves alike (codebooks are summed over processes), and copying them between
-    # two passes of a discriminator would break the first one's gradients.
-    kwargs = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(
-        mixed_precision=precision,
-        gradient_accumulation_steps=config.accumulation,
-        kwargs_handlers=[kwargs],
-    )
-
-
 def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator) -> Stage:
     """The stage with its first weights (drawn, or another run's), alike in every process."""
     torch.manual_seed(config.train.seed)
@@ -91,6 +84,7 @@ def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator)
         product, *others = stage.players
         modules = {product: stage.product, **{n: stage.players[n].module for n in others}}
         start_from(config.init, config.stage, modules)
+    stage.ready()
     return stage
 
 

@@ -7,8 +7,9 @@ import time
 from types import FrameType
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
+
+from diffsound.training.engine import Accelerator
 
 
 class Meter:

@@ -1,0 +1,1 @@
+"""Bulk generation: a file of prompts in, a folder of sounds and a manifest out."""

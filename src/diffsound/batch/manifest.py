@@ -1,0 +1,77 @@
+"""The manifest of a folder of sounds: a JSON line for each, with its seed and checksum.
+
+Lines are appended as sounds are finished, so that a killed job goes on where it stood; at the end
+the file is put in the order of the rows. It holds nothing that changes from run to run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from diffsound.errors import DataError
+from diffsound.files import atomic_write, sha256
+
+MANIFEST = "manifest.jsonl"
+FAILURES = "failures.jsonl"
+
+Entry = dict[str, Any]
+
+
+def read_manifest(folder: str | Path) -> dict[str, Entry]:
+    """The entries by file name; what a kill left unfinished is not there."""
+    path = Path(folder) / MANIFEST
+    try:
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    entries: dict[str, Entry] = {}
+    if lines == [""]:
+        return entries
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            entries[str(entry["file"])] = entry
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):  # cut off by a kill; that sound is made again
+                break
+            raise DataError(
+                f"{path}, line {number} is damaged; delete the file to make all sounds anew"
+            ) from error
+    return entries
+
+
+def is_made(folder: Path, entry: Entry | None, key: str) -> bool:
+    """Whether the sound with this key is there, byte for byte."""
+    if entry is None or entry.get("key") != key:
+        return False
+    path = folder / entry["file"]
+    return path.is_file() and sha256(path) == entry.get("sha256")
+
+
+def append(folder: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Add finished sounds; on the disk when this returns."""
+    with (folder / MANIFEST).open("ab") as stream:
+        stream.writelines(map(_line, entries))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write(folder: Path, entries: Iterable[Mapping[str, Any]], name: str = MANIFEST) -> None:
+    """Replace the file by these lines; without any there is no file."""
+    text = b"".join(map(_line, entries))
+    if not text:
+        (folder / name).unlink(missing_ok=True)
+        return
+    with atomic_write(folder / name) as temporary:
+        temporary.write_bytes(text)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    # Half a surrogate pair is no UTF-8; Python's backslash form of it is JSON's own.
+    return json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"

@@ -1,0 +1,337 @@
+"""Bulk generation: rows in, sounds and a manifest out; stopped at any moment, it goes on later.
+
+    generate_batch("prompts.jsonl", "out")
+
+Every sound is the one a single generation with its seed makes, whatever ran beside it and on
+whichever engine: this process with a lane per core, or Ray over many machines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diffsound.batch import manifest
+from diffsound.batch.lanes import Lanes
+from diffsound.batch.rows import Request, read_requests
+from diffsound.errors import AudioError, DiffsoundError, InputError
+from diffsound.files import sha256
+from diffsound.names import FORMATS
+from diffsound.stages import DEFAULT_BACKEND
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from diffsound.pipeline import TextToSound
+    from diffsound.sound import Sound
+
+MAX_LANES = 8
+# Requests handed out together: to an accelerator they are one micro-batch (which the pipeline cuts
+# to its memory), to a machine of a cluster one task.
+_TOGETHER = {"cpu": 1, "cluster": 4, "accelerator": 32}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A row that could not be made, and why."""
+
+    line: int
+    prompt: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of some requests."""
+
+    made: tuple[manifest.Entry, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """made, kept: sounds of this run, and those that were there already."""
+
+    made: int
+    kept: int
+    failures: tuple[Failure, ...]
+
+
+class Interrupted(Exception):
+    """The batch was stopped from outside."""
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes requests into files. Plain values only, so that it can be sent to other machines."""
+
+    folder: str
+    bundle: str | None
+    device: str
+    backend: str
+    loudness: float | None
+    context: str
+
+    def __call__(
+        self, requests: Sequence[Request], stopped: Callable[[], bool] = lambda: False
+    ) -> Outcome:
+        """Make requests of equal settings; a row that fails does not take others with it."""
+        pipeline = load_pipeline(self.bundle, self.device, self.backend)
+        try:
+            sounds = self._generate(pipeline, requests, stopped)
+        except Interrupted:
+            raise
+        except Exception as error:
+            if len(requests) > 1:
+                alone = [self([request], stopped) for request in requests]
+                return Outcome(
+                    tuple(chain.from_iterable(outcome.made for outcome in alone)),
+                    tuple(chain.from_iterable(outcome.failures for outcome in alone)),
+                )
+            return Outcome(failures=(_failure(requests[0], error),))
+        places = [(request, place) for request in requests for place in range(len(request.seeds))]
+        # Not caught: a disk that takes no file takes no other one either.
+        return Outcome(
+            tuple(self._save(sound, *where) for sound, where in zip(sounds, places, strict=True))
+        )
+
+    def _generate(
+        self, pipeline: TextToSound, requests: Sequence[Request], stopped: Callable[[], bool]
+    ) -> list[Sound]:
+        from diffsound.pipeline import Job
+        from diffsound.text.clean import clean_prompt
+
+        def on_step(share: float, tokens: Tensor) -> None:
+            if stopped():
+                raise Interrupted
+
+        first = requests[0]
+        return pipeline.run_jobs(
+            [Job(clean_prompt(r.prompt), seed) for r in requests for seed in r.seeds],
+            duration=first.duration,
+            negative_prompt=first.negative,
+            callback=on_step,
+            **first.sampling,
+        )
+
+    def _save(self, sound: Sound, request: Request, place: int) -> manifest.Entry:
+        path = sound.save(Path(self.folder) / request.files[place], loudness=self.loudness)
+        return {
+            "file": request.files[place],
+            "sha256": sha256(path),
+            "seconds": round(sound.duration, 3),
+            "sample_rate": sound.sample_rate,
+            **sound.metadata,
+            "key": request.key(place, self.context),
+        }
+
+
+@cache
+def load_pipeline(bundle: str | None, device: str, backend: str) -> TextToSound:
+    """One per process, however many chunks of work it gets."""
+    from diffsound.pipeline import TextToSound
+
+    return TextToSound.from_pretrained(bundle, device=device, backend=backend)
+
+
+def generate_batch(
+    prompts: str | Path,
+    out: str | Path,
+    *,
+    bundle: str | Path | None = None,
+    device: str = "cpu",
+    backend: str = DEFAULT_BACKEND,
+    file_format: str = "wav",
+    loudness: float | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[float], None] | None = None,
+    **defaults: Any,
+) -> BatchReport:
+    """Make every row of `prompts` into the folder `out`.
+
+    What an earlier run made is kept when its checksum still holds. Rows that fail are tried once
+    more at the end, then listed in the report and in failures.jsonl.
+
+    engine, workers, address: "local" with so many lanes (default: a core each), or "ray" with a
+    cluster's address. progress: called with the share done. defaults: fields of `rows.Row` for
+    the rows that leave them out.
+    """
+    if file_format not in FORMATS:
+        raise InputError(f"unknown format '{file_format}'; there are: {', '.join(FORMATS)}")
+    requests = read_requests(prompts, file_format, **defaults)
+    folder = _make_folder(Path(out))
+    maker = Maker(
+        folder=str(folder.resolve()),
+        bundle=None if bundle is None else str(bundle),
+        device=device,
+        backend=backend,
+        loudness=loudness,
+        context=_context(bundle, backend, file_format, loudness),
+    )
+    entries = manifest.read_manifest(folder)
+    kept = {
+        request.files[place]: entries[request.files[place]]
+        for request in requests
+        for place in range(len(request.seeds))
+        if manifest.is_made(
+            folder, entries.get(request.files[place]), request.key(place, maker.context)
+        )
+    }
+    missing = list(_without(requests, kept))
+    if not overwrite:
+        _check_free(folder, missing)
+    manifest.write(folder, entries.values())  # without the line a kill may have left unfinished
+
+    run = _runner(engine, workers, address, device)
+    failed, made = _first_and_again(run, maker, missing, folder, progress)
+    entries |= made
+    ours = [name for request in requests for name in request.files if name in entries]
+    others = [entry for name, entry in entries.items() if name not in set(ours)]
+    manifest.write(folder, [*others, *(entries[name] for name in ours)])
+    manifest.write(folder, map(asdict, failed), manifest.FAILURES)
+    return BatchReport(made=len(made), kept=len(kept), failures=tuple(failed))
+
+
+Run = Callable[[Maker, Sequence[Request]], Iterator[Outcome]]
+
+
+def _first_and_again(
+    run: Run,
+    maker: Maker,
+    requests: Sequence[Request],
+    folder: Path,
+    progress: Callable[[float], None] | None,
+) -> tuple[list[Failure], dict[str, manifest.Entry]]:
+    """Make the requests, and once more those that failed."""
+    made: dict[str, manifest.Entry] = {}
+    failed: list[Failure] = []
+    total = sum(len(request.files) for request in requests)
+    for attempt in (requests, None):
+        if attempt is None:
+            again = {failure.line for failure in failed}
+            attempt = [request for request in requests if request.line in again]
+        failed = []
+        for outcome in run(maker, attempt):
+            manifest.append(folder, outcome.made)
+            made |= {entry["file"]: entry for entry in outcome.made}
+            failed += outcome.failures
+            if progress is not None:
+                progress(len(made) / total)
+    return sorted(failed, key=lambda failure: failure.line), made
+
+
+def _runner(engine: str, workers: int | None, address: str | None, device: str) -> Run:
+    """How requests are run: in this process, or on a cluster."""
+    from diffsound.data.engines import available_cores, make_engine
+
+    if engine == "ray":
+        cluster = make_engine("ray", workers, address)
+        return lambda maker, requests: cluster.map(maker, _together(requests, _TOGETHER["cluster"]))
+    if engine != "local":
+        raise InputError(f"unknown engine '{engine}'; there are: local, ray")
+    if address is not None:
+        raise InputError("--address belongs to --engine ray")
+    if workers is not None and workers < 1:
+        raise InputError(f"workers must be at least 1, not {workers}")
+    if device == "cpu":
+        count, together = workers or min(available_cores(), MAX_LANES), _TOGETHER["cpu"]
+    else:
+        count, together = workers or 1, _TOGETHER["accelerator"]
+
+    def run(maker: Maker, requests: Sequence[Request]) -> Iterator[Outcome]:
+        if not requests:
+            return
+        # Loaded before the lanes open: by all of them at once it would be loaded many times.
+        load_pipeline(maker.bundle, maker.device, maker.backend)
+        lanes = Lanes(min(count, len(requests)))
+        chunks = _together(requests, together)
+        yield from lanes.map(lambda chunk: maker(chunk, lanes.stopped.is_set), chunks)
+
+    return run
+
+
+def _together(requests: Iterable[Request], size: int) -> Iterator[list[Request]]:
+    """Requests of equal settings in chunks of at most `size`."""
+    waiting: dict[tuple[Any, ...], list[Request]] = {}
+    for request in requests:
+        chunk = waiting.setdefault(request.settings, [])
+        chunk.append(request)
+        if len(chunk) == size:
+            yield waiting.pop(request.settings)
+    yield from waiting.values()
+
+
+def _without(requests: Iterable[Request], kept: dict[str, Any]) -> Iterator[Request]:
+    """The requests with only those of their sounds that are not there yet."""
+    for request in requests:
+        places = [place for place, name in enumerate(request.files) if name not in kept]
+        if places:
+            yield replace(
+                request,
+                seeds=tuple(request.seeds[place] for place in places),
+                files=tuple(request.files[place] for place in places),
+            )
+
+
+def _check_free(folder: Path, requests: Iterable[Request]) -> None:
+    """Refuse to write over a file that holds another sound."""
+    for request in requests:
+        for name, seed in zip(request.files, request.seeds, strict=True):
+            path = folder / name
+            if path.exists() and not _same_recipe(path, request, seed):
+                raise AudioError(
+                    f"{path} exists and is not the sound of line {request.line}; "
+                    "choose another folder or add --overwrite"
+                )
+
+
+def _same_recipe(path: Path, request: Request, seed: int) -> bool:
+    """Whether the file says it was made by this request: a kill came before its manifest line."""
+    from diffsound.audio.io import read_metadata
+    from diffsound.text.clean import clean_text
+
+    try:
+        recipe = json.loads(read_metadata(path).get("diffsound", "null"))
+        asked: dict[str, Any] = {"prompt": clean_text(request.prompt), "seed": seed}
+    except (DiffsoundError, ValueError):
+        return False
+    if request.duration is not None:
+        asked["duration"] = request.duration
+    asked |= request.sampling
+    return isinstance(recipe, dict) and all(
+        recipe.get(name) == value for name, value in asked.items()
+    )
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AudioError(f"cannot make the folder {folder}: {error.strerror}") from error
+    return folder
+
+
+def _context(
+    bundle: str | Path | None, backend: str, file_format: str, loudness: float | None
+) -> str:
+    """What all sounds depend on besides their requests; a bundle's config has its checksums."""
+    from diffsound.bundle import CONFIG_FILE, read_config, resolve
+
+    source = resolve(bundle)
+    read_config(source)
+    return json.dumps([sha256(source / CONFIG_FILE), backend, file_format, loudness])
+
+
+def _failure(request: Request, error: Exception) -> Failure:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, DiffsoundError):
+        reason = f"{type(error).__name__}: {reason}"
+    return Failure(request.line, request.prompt, reason)

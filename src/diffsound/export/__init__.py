@@ -1,0 +1,1 @@
+"""The networks in other formats, and the programs that run them."""

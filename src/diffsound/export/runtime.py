@@ -1,0 +1,177 @@
+"""A bundle's networks run by onnxruntime instead of torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffsound.bundle import Bundle
+from diffsound.config import parse_config
+from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
+from diffsound.decoder.diffsound import Diffsound
+from diffsound.decoder.diffusion.filtering import guide
+from diffsound.decoder.request import check_request, split_items
+from diffsound.decoder.sampling import Predictor, check_sampling, sample
+from diffsound.errors import BundleError, ConfigError, MissingExtraError
+from diffsound.export.onnx import CONFIG_FILE, FOLDER, ExportConfig, weight_sums
+from diffsound.stages import Stages
+from diffsound.text.features import TextFeatures
+
+
+def onnx_stages(bundle: Bundle, folder: str | Path) -> Stages:
+    """The stages of a bundle as its exported files run them; `folder` is the bundle's own.
+
+    Sessions use as many cores as torch does in the calling thread now.
+    """
+    export = Path(folder) / FOLDER
+    config = _read_config(export)
+    for stage, checksum in weight_sums(bundle).items():
+        if config.weights.get(stage) != checksum:
+            raise BundleError(
+                f"{export} was exported from other {stage} weights than the bundle has now; "
+                f"export it again: diffsound bundle export {folder} --onnx"
+            )
+    sessions = {Path(name).stem: Session(export / name) for name in config.files}
+    decoder = bundle.decoder
+    if not isinstance(decoder, Diffsound):
+        raise BundleError(f"{export} is no export of an AR decoder")
+    generator = OnnxDiffsound(decoder, sessions["decoder"])
+    codec, vocoder = sessions["codec"], sessions.get("vocoder")
+    return Stages(
+        generate=generator.generate,
+        decode=lambda tokens: codec(tokens=tokens),
+        vocode=bundle.vocoder if vocoder is None else lambda mel: vocoder(mel=mel),
+    )
+
+
+class Session:
+    """An ONNX file, loaded: tensors in by name, its one output out."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingExtraError("onnxruntime", "onnx") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3  # errors only
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        # onnxruntime raises a dozen classes of its own for a damaged file.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise BundleError(f"{path} cannot be loaded: {reason}") from error
+        self._inputs = {given.name for given in self._session.get_inputs()}
+
+    def __call__(self, **inputs: Tensor) -> Tensor:
+        # The exporter leaves out inputs that a network does not use.
+        arrays = {name: x.numpy() for name, x in inputs.items() if name in self._inputs}
+        return torch.from_numpy(self._session.run(None, arrays)[0])
+
+
+class OnnxDiffsound:
+    """Diffsound's generation with the denoiser in a session."""
+
+    def __init__(self, decoder: Diffsound, session: Session) -> None:
+        self.decoder = decoder
+        self.session = session
+
+    @torch.no_grad()
+    def generate(
+        self,
+        text: TextFeatures,
+        grid: tuple[int, int],
+        generators: Sequence[torch.Generator],
+        settings: SamplingSettings,
+        *,
+        negative: TextFeatures | None = None,
+        known: Known | None = None,
+        callback: StepCallback | None = None,
+    ) -> Tensor:
+        """Draw tokens [B, F', L']; see the decoders' contract."""
+        decoder = self.decoder
+        check_request(
+            rows=decoder.rows,
+            codebook_size=decoder.codebook_size,
+            text_dim=decoder.text_dim,
+            text=text,
+            grid=grid,
+            generators=generators,
+            settings=settings,
+            negative=negative,
+            known=known,
+        )
+        check_sampling(decoder.config, settings, known)
+        predict = SessionPredictor(decoder, self.session, text, negative, settings.guidance_scale)
+        return sample(
+            predict, decoder.schedule, (len(text), *grid), generators, settings, known, callback
+        )
+
+
+class SessionPredictor(Predictor):
+    """`predict(tokens, t) -> logits` by a session, item by item."""
+
+    def __init__(
+        self,
+        decoder: Diffsound,
+        session: Session,
+        text: TextFeatures,
+        negative: TextFeatures | None,
+        guidance_scale: float,
+    ) -> None:
+        self.transformer = decoder.transformer
+        self.guidance_scale = guidance_scale
+        self.device = torch.device("cpu")
+        self.session = session
+        self.texts = split_items(
+            text,
+            negative if self.guided else None,
+            self.device,
+            trim=not decoder.config.attend_padding,
+        )
+
+    def prepare(self, times: Iterable[int]) -> None:
+        """The graph makes a time's scales and shifts itself."""
+
+    def __call__(self, tokens: Tensor, t: int) -> Tensor:
+        """tokens [B, F', L'] at time t -> logits [B, F', L', K]."""
+        logits = []
+        for items, text in self.texts:
+            part = tokens[items]
+            out = self.session(
+                tokens=torch.cat((part, part)) if self.guided else part,
+                t=torch.full((len(text),), t),
+                text=text.features,
+                mask=text.mask,
+                pooled=text.pooled,
+            )
+            if self.guided:
+                toward, away = out.chunk(2)
+                out = guide(toward, away, self.guidance_scale)
+            logits.append(out)
+        return torch.cat(logits)
+
+
+def _read_config(export: Path) -> ExportConfig:
+    path = export / CONFIG_FILE
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_config(ExportConfig, data, source=str(path))
+    except FileNotFoundError:
+        raise BundleError(
+            f"there is no {path}; export the bundle first: "
+            f"diffsound bundle export {export.parent} --onnx"
+        ) from None
+    except (OSError, ValueError, ConfigError) as error:
+        raise BundleError(f"{path} cannot be read: {error}") from error
+    for name, info in config.files.items():
+        if not (export / name).is_file() or (export / name).stat().st_size != info.bytes:
+            raise BundleError(f"{export / name} is missing or cut short; export the bundle again")
+    return config

@@ -1,0 +1,158 @@
+"""Choosing among candidates with a captioner that hears one thing: how loud a sound is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.errors import InputError
+from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
+from diffsound.evaluation.captioner_encoder import PatchConfig
+from diffsound.evaluation.ranking import (
+    CaptionRanker,
+    LikelihoodRanker,
+    best,
+    caption_measure,
+    rank,
+    ranking_table,
+)
+
+RATE = 8000
+MEL = MelConfig(n_fft=256, hop_length=64, n_mels=16, fmin=0.0, fmax=4000.0, sample_rate=RATE)
+CORPUS = [["a loud noise"], ["a quiet noise"], ["a dog barks"]]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A sound as a ranker needs it."""
+
+    wave: np.ndarray
+    sample_rate: int = RATE
+
+
+def noise(level: float, seconds: float = 0.3, rate: int = RATE) -> Noise:
+    rng = np.random.default_rng(5)
+    wave = level * rng.standard_normal(int(seconds * rate))
+    return Noise(wave.astype(np.float32), rate)
+
+
+LEVELS = (0.003, 0.2, 0.02, 0.0005)
+SOUNDS = [noise(level) for level in LEVELS]
+
+
+@pytest.fixture(scope="module")
+def captioner() -> Captioner:
+    """Trained in a moment to say "a loud noise" or "a quiet noise"."""
+    torch.manual_seed(0)
+    config = CaptionerConfig(
+        n_mels=16,
+        encoder=PatchConfig(frames=4, width=16, layers=1, heads=2),
+        words=WordsConfig(width=16, layers=1, heads=2, longest=6),
+        dropout=0.0,
+    )
+    made = Captioner(config, ["a", "noise", "loud", "quiet"], MEL)
+    waves = torch.stack([torch.from_numpy(noise(level).wave) for level in LEVELS])
+    mel = MelFrontEnd(MEL)(waves)
+    texts = [f"a {'loud' if level > 0.01 else 'quiet'} noise" for level in LEVELS]
+    numbers = made.tokenizer.batch(texts, 6)
+    optimizer = torch.optim.Adam(made.parameters(), 1e-2)
+    deaf = torch.zeros(4, dtype=torch.bool)
+    for step in range(80):
+        logits = made(mel, numbers[:, :-1], deaf | (step % 4 == 0))
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), numbers[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return made.eval().requires_grad_(False)
+
+
+def test_the_likeliest_sounds_are_kept(captioner: Captioner) -> None:
+    ranker = LikelihoodRanker(captioner, batch_size=3)
+    loud, quiet = (ranker.score(f"a {word} noise", SOUNDS) for word in ("loud", "quiet"))
+    assert set(best(loud, 2)) == {1, 2}
+    assert set(best(quiet, 2)) == {0, 3}
+
+
+def test_scores_are_the_captioners(captioner: Captioner) -> None:
+    mel = MelFrontEnd(MEL)(torch.from_numpy(SOUNDS[0].wave)[None])
+    expected = captioner.log_likelihood(mel, ["a quiet noise"])
+    found = LikelihoodRanker(captioner).score("A quiet noise!", SOUNDS[:1])
+    assert found == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_the_prior_changes_no_order_and_makes_prompts_comparable(captioner: Captioner) -> None:
+    plain = LikelihoodRanker(captioner).score("a loud noise", SOUNDS)
+    ranker = LikelihoodRanker(captioner, prior=True)
+    gain = ranker.score("a loud noise", SOUNDS)
+    expected = float(captioner.log_likelihood(None, ["a loud noise"]))
+    assert gain == pytest.approx([value - expected for value in plain])
+    assert max(gain) > 0 > min(gain)  # hearing the right sound helps, the wrong one misleads
+
+
+def test_the_papers_way_agrees(captioner: Captioner) -> None:
+    ranker = CaptionRanker(captioner, CORPUS, beams=2)
+    assert ranker.captions(SOUNDS) == [
+        "a quiet noise",
+        "a loud noise",
+        "a loud noise",
+        "a quiet noise",
+    ]
+    scores = ranker.score("a loud noise", SOUNDS)
+    assert best(scores, 2) == [1, 2]  # equal ones stay in order
+    assert scores[1] > 5 > scores[0]
+
+
+def test_other_rates_are_resampled(captioner: Captioner) -> None:
+    ranker = LikelihoodRanker(captioner)
+    sounds = [noise(0.2, rate=16000), noise(0.0005, rate=16000)]
+    assert best(ranker.score("a quiet noise", sounds), 1) == [1]
+
+
+def test_ranks_mels(captioner: Captioner) -> None:
+    mel = MelFrontEnd(MEL)(torch.stack([torch.from_numpy(sound.wave) for sound in SOUNDS]))
+    kept = rank(captioner, [mel, mel], ["a loud noise", "a quiet noise"], keep=2)
+    assert [set(one) for one in kept] == [{1, 2}, {0, 3}]
+    with pytest.raises(InputError, match="2 prompts need as many sets"):
+        rank(captioner, [mel], ["a", "b"], keep=1)
+
+
+def test_table_7(captioner: Captioner) -> None:
+    def level(prompts: list[str], sounds: list[Noise]) -> dict[str, float]:
+        return {"level": float(np.mean([np.abs(sound.wave).mean() for sound in sounds]))}
+
+    measure = caption_measure(captioner, ("cider", "spice", "scene_graph", "bleu_1"), beams=2)
+    rows = ranking_table(
+        LikelihoodRanker(captioner),
+        ["a loud noise", "a quiet noise"],
+        [SOUNDS, SOUNDS],
+        [measure, level],
+        keeps=(4, 2),
+    )
+    assert [row.keep for row in rows] == [4, 2]
+    everything, kept = rows[0].figures, rows[1].figures
+    assert set(kept) == {"cider", "scene_graph", "bleu_1", "level"}  # no SPICE, no number
+    assert kept["bleu_1"] == pytest.approx(1.0)
+    assert kept["scene_graph"] == 1.0 > everything["scene_graph"]
+    assert everything["level"] == pytest.approx(kept["level"], rel=1e-5)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1), st.data())
+def test_best_is_the_head_of_the_sorted_scores(scores: list[float], data: st.DataObject) -> None:
+    keep = data.draw(st.integers(1, len(scores)))
+    found = best(scores, keep)
+    assert len(set(found)) == keep
+    numbers = sorted((s for s in scores if not math.isnan(s)), reverse=True)
+    assert [scores[i] for i in found][: len(numbers)] == numbers[:keep]
+
+
+@pytest.mark.parametrize("keep", [0, 3])
+def test_as_many_as_there_are(keep: int) -> None:
+    with pytest.raises(InputError, match=f"cannot keep {keep} of 2"):
+        best([0.1, 0.2], keep)

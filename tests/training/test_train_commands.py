@@ -1,0 +1,81 @@
+"""`diffsound train` and `diffsound bundle build`, as typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffsound.bundle import Bundle
+from diffsound.cli.main import run as diffsound
+
+TINY = Path(__file__).parents[2] / "configs" / "tiny"
+
+
+def typed(*arguments: object) -> int:
+    """The exit code of the command line."""
+    with pytest.raises(SystemExit) as ended:
+        diffsound([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_from_a_codec_to_a_bundle(
+    prepared: Path, tiny_codec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "decoder", tmp_path / "bundle"
+    train = ("train", "decoder", "--config", TINY / "decoder.yaml", "--data", prepared)
+    chosen = ("--set", f"codec={tiny_codec}", "--set", "train.max_steps=1")
+    assert typed(*train, "--run", run, *chosen) == 0
+    assert "step 1/1" in capsys.readouterr().err
+    assert typed("train", "plot", run) == 0
+    assert (run / "curves.png").stat().st_size > 1000
+    build = ("bundle", "build", out, "--codec", tiny_codec, "--decoder", run)
+    assert typed(*build, "--default", "guidance_scale=3", "--name", "mine") == 0
+    assert Bundle.from_pretrained(out).config.defaults.guidance_scale == 3
+    assert typed(*build) == 2
+    assert "already holds a bundle" in capsys.readouterr().err
+    assert typed(*build[:2], tmp_path / "other", *build[3:], "--default", "guidance=3") == 2
+    assert "unknown key 'guidance'; did you mean 'guidance_scale'?" in capsys.readouterr().err
+
+
+def test_dry_run_foretells_and_leaves_nothing(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ("--config", TINY / "codec.yaml", "--data", prepared)
+    before = sorted(prepared.rglob("*"))
+    assert typed("train", "codec", *config, "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "codec", "discriminator", "state", "peak", "step", "whole",
+    ]  # fmt: skip
+    assert "12 steps" in lines[-1]
+    assert sorted(prepared.rglob("*")) == before
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--run", "RUN", "--set", "train.batchsize=3"), "unknown key 'train.batchsize'"),
+        (("--run", "RUN", "--set", "train.lr"), "an override is written key=value"),
+        ((), "give --run DIR"),
+        (("--run", "RUN", "--data", "nowhere"), "nowhere is not a prepared folder"),
+        (("--run", "RUN", "--config", "none.yaml"), "cannot read the config none.yaml"),
+        (("--run", "RUN", "--set", "stage=vocoder"), "'stage'"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    prepared: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    run = tmp_path / "run"
+    given = [str(run) if argument == "RUN" else argument for argument in arguments]
+    config = ("--config", TINY / "codec.yaml", "--data", prepared)
+    assert typed("train", "codec", *config, *given) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not run.exists()

@@ -1,0 +1,146 @@
+"""The captioner stage end to end at tiny size: it learns to tell tones from noises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+
+from diffsound.config import load_config
+from diffsound.data.shards import PreparedData
+from diffsound.errors import ConfigError, DataError
+from diffsound.evaluation.captioner import load_captioner
+from diffsound.evaluation.ranking import LikelihoodRanker
+from diffsound.training.captioner import (
+    CaptionerRun,
+    CaptionerStage,
+    MaskConfig,
+    mask_stripes,
+    strangers,
+    vocabulary,
+)
+from diffsound.training.logs import read_log
+from diffsound.training.loop import Trainer
+from diffsound.training.sets import Process
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def build(prepared: Path, *overrides: str) -> CaptionerStage:
+    config = load_config(CaptionerRun, CONFIGS / "tiny" / "captioner.yaml", overrides)
+    torch.manual_seed(config.train.seed)
+    return CaptionerStage(config, PreparedData.open(prepared), Process())
+
+
+@pytest.fixture(scope="module")
+def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captioner") / "run"
+    folder.mkdir()
+    stage = build(prepared, "train.tensorboard=false")
+    trainer = Trainer(stage, stage.config.train, folder, Accelerator())
+    assert trainer.fit(quiet=True) == "finished"
+    return folder
+
+
+def test_learns_to_listen(run: Path) -> None:
+    entries = read_log(run)
+    train = [entry for entry in entries if entry["kind"] == "train"]
+    assert train[-1]["loss"] < 0.5 * train[0]["loss"]
+    last = [entry for entry in entries if entry["kind"] == "valid"][-1]
+    assert last["pairs"] == 1.0  # every caption fits its own sound better than another
+    assert last["nll"] < last["deaf_nll"]
+
+
+def test_hands_on_a_captioner_that_ranks(run: Path, prepared: Path) -> None:
+    data = PreparedData.open(prepared)
+
+    class Clip:
+        sample_rate = 8000
+
+        def __init__(self, place: int) -> None:
+            self.wave: np.ndarray = data.wave(place)
+
+    places = data.where(split="valid")
+    ranker = LikelihoodRanker(load_captioner(run))
+    tones, noises = (
+        ranker.score(prompt, [Clip(place) for place in places]) for prompt in ("a tone", "a noise")
+    )
+    is_tone = [data.records[place].labels == ("tone",) for place in places]
+    assert [a > b for a, b in zip(tones, noises, strict=True)] == is_tone
+
+
+def test_writes_what_it_hears(run: Path) -> None:
+    text = (run / "samples" / "step-00000060" / "captions.txt").read_text("utf-8")
+    assert text.count("  heard: ") == 2
+    assert "clip-12\n" in text
+    assert "  truth: a noise\n" in text
+
+
+def test_an_item_is_a_clip_or_a_scene_of_several(prepared: Path) -> None:
+    stage = build(prepared)
+    items = [item for epoch in range(8) for item in _items(stage, epoch)]
+    texts = {text for text, _ in items}
+    assert {"a tone", "a noise"} <= texts
+    assert any("tone" in text and "noise" in text for text in texts)
+    known = stage.captioner.tokenizer
+    assert not [text for text in texts if known.unknown(text)]
+    assert {samples for _, samples in items} == {95 * 64}
+
+
+def _items(stage: CaptionerStage, epoch: int) -> list[tuple[str, int]]:
+    return [
+        (text, wave.shape[0])
+        for batch in stage.loader.batches(epoch)
+        for text, wave in zip(batch["text"], batch["wave"], strict=True)
+    ]
+
+
+def test_strangers_are_of_another_caption() -> None:
+    assert strangers(["a", "a", "b", "a"]) == [(0, 2), (1, 2), (2, 0), (3, 2)]
+    assert strangers(["a", "a"]) == []
+
+
+def test_scenes_bring_the_words_that_join() -> None:
+    captions = [["a dog barks"], ["a cat meows"], ["rain"]]
+    alone = vocabulary(captions, 1, scenes=False)
+    assert set(alone) == {"a", "dog", "barks", "cat", "meows", "rain"}
+    joined = set(vocabulary(captions, 1, scenes=True)) - set(alone)
+    assert {"and", "then", "while", "barking"} <= joined
+    assert vocabulary(captions, 1, scenes=True) == vocabulary(captions, 1, scenes=True)
+
+
+def test_stripes_of_silence() -> None:
+    mel = torch.ones(64, 20, 30)
+    config = MaskConfig(count=1, bands=5, frames=7)
+    masked = mask_stripes(mel, config, torch.Generator().manual_seed(0))
+    assert torch.equal(masked, mask_stripes(mel, config, torch.Generator().manual_seed(0)))
+    hidden_bands = (masked.amax(2) == 0).sum(1)
+    hidden_frames = (masked.amax(1) == 0).sum(1)
+    assert hidden_bands.unique().tolist() == [0, 1, 2, 3, 4, 5]
+    assert hidden_frames.unique().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    for item in masked:  # a rectangle's complement: nothing but the two stripes is hidden
+        rows, columns = item.amax(1) > 0, item.amax(0) > 0
+        assert torch.equal(item > 0, rows[:, None] & columns)
+    assert (masked[:, 0] == 0).any()
+    assert (masked[:, -1] == 0).any()
+    everything = mask_stripes(torch.ones(8, 3, 4), config, torch.Generator().manual_seed(0))
+    assert everything.shape == (8, 3, 4)
+
+
+def test_a_mel_of_other_bands_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"mel\.n_mels is 32 but captioner\.n_mels is 16"):
+        load_config(CaptionerRun, CONFIGS / "tiny" / "captioner.yaml", ["captioner.n_mels=16"])
+
+
+def test_a_split_without_clips_is_refused(prepared: Path) -> None:
+    with pytest.raises(DataError, match="no clip with split 'nothing'"):
+        build(prepared, "data.train_split=nothing")
+
+
+@pytest.mark.parametrize("preset", ["paper", "small"])
+def test_the_presets_are_valid(preset: str) -> None:
+    config = load_config(CaptionerRun, CONFIGS / preset / "captioner.yaml")
+    assert config.captioner.n_mels == config.mel.n_mels == 80
