@@ -12,6 +12,7 @@ from diffsound.audio.io import read_audio, read_metadata
 from diffsound.bundle import Bundle
 from diffsound.errors import InputError
 from diffsound.pipeline import TextToSound, fade_edges
+from diffsound.threads import torch_threads
 
 
 def test_one_prompt(pipeline: TextToSound) -> None:
@@ -58,7 +59,37 @@ def test_candidates_and_lists_are_what_single_calls_make(tiny_bundle: Bundle) ->
     assert [s.seed for s in together] == [8, 9, 8, 9]
     for a, b in zip(together, alone, strict=True):
         assert np.array_equal(a.tokens, b.tokens)
-        assert np.abs(a.wave - b.wave).max() < 1e-5
+        assert np.array_equal(a.wave, b.wave)
+
+
+@pytest.mark.parametrize("duration", [0.5, 1.0, 2.3])
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_the_number_of_threads_changes_nothing(
+    pipeline: TextToSound, duration: float, guidance: float
+) -> None:
+    made = []
+    for count in (1, 2, 3):
+        with torch_threads(count):
+            options = {"duration": duration, "guidance_scale": guidance, "seed": 4}
+            made.append(pipeline("a dog barks in the rain", **options)[0])
+    for sound in made[1:]:
+        assert np.array_equal(sound.tokens, made[0].tokens)
+        assert np.array_equal(sound.wave, made[0].wave)
+
+
+def test_torch_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+
+    def work() -> None:
+        with torch_threads(before + 1):
+            seen.append(torch.get_num_threads())
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert seen == [before + 1]
+    assert torch.get_num_threads() == before
 
 
 def test_generator_gives_the_seed(pipeline: TextToSound) -> None:

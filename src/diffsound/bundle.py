@@ -12,6 +12,7 @@ loaded, not heard as noise.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -198,6 +199,18 @@ def resolve(source: str | Path | None) -> Path:
     if _looks_like_hub_id(str(source)):
         return _download(str(source))
     raise BundleError(f"there is no bundle at {folder}")
+
+
+def copy_bundle(source: Path, target: Path) -> None:
+    """Copy the files a bundle's config lists, the config last, as a save would."""
+    config = read_config(source)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in (*config.files, CONFIG_FILE):
+            with atomic_write(target / name) as temporary:
+                shutil.copyfile(source / name, temporary)
+    except OSError as error:
+        raise BundleError(f"cannot copy {source} to {target}: {error.strerror}") from error
 
 
 def read_config(folder: str | Path) -> BundleConfig:

@@ -29,7 +29,7 @@ class Stages:
 
 def torch_stages(bundle: Bundle) -> Stages:
     """The bundle's own modules."""
-    return Stages(bundle.decoder.generate, bundle.codec.decode, bundle.vocoder)  # type: ignore[arg-type]
+    return Stages(bundle.decoder.generate, bundle.codec.decode, bundle.vocoder)
 
 
 def make_stages(bundle: Bundle, source: str | Path | None, backend: str) -> Stages:

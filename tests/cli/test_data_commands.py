@@ -102,3 +102,15 @@ def test_scenes_of_a_prepared_folder(
     assert all(record.captions and record.licence == "cc0" for record in data.records)
     assert diffsound(*mix, "--set", "evnts=[2,2]") == 2
     assert "did you mean 'events'" in capsys.readouterr().err
+
+
+def test_credits(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    prepare = ("data", "prepare", folder, "-o", out, "--licence", "cc-by", "--author", "Ann", "-q")
+    assert diffsound(*prepare) == 0
+    capsys.readouterr()
+    assert diffsound("data", "credits", out) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("# Attribution")
+    assert "3 clips" in told
+    assert "- Ann [cc-by], 3 clips" in told

@@ -39,7 +39,7 @@ def classifier_run(classifier: Classifier, tmp_path_factory: pytest.TempPathFact
     """The same classifier as the export of a run."""
     run = tmp_path_factory.mktemp("classifier")
     config = classifier.config.model_dump(mode="json")
-    write_export(run, "classifier", config, classifier, step=1, metrics={})
+    write_export(run, "classifier", config, classifier.state_dict(), step=1, metrics={})
     return run
 
 

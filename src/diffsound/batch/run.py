@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
@@ -22,6 +22,7 @@ from diffsound.batch.rows import Request, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256
 from diffsound.names import FORMATS
+from diffsound.stages import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +34,6 @@ MAX_LANES = 8
 # Requests handed out together: to an accelerator they are one micro-batch (which the pipeline cuts
 # to its memory), to a machine of a cluster one task.
 _TOGETHER = {"cpu": 1, "cluster": 4, "accelerator": 32}
-
-EngineName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True)
@@ -146,10 +145,10 @@ def generate_batch(
     *,
     bundle: str | Path | None = None,
     device: str = "cpu",
-    backend: str = "auto",
+    backend: str = DEFAULT_BACKEND,
     file_format: str = "wav",
     loudness: float | None = None,
-    engine: EngineName = "local",
+    engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
     overwrite: bool = False,

@@ -75,6 +75,43 @@ def build(
     typer.echo(f"{out}: {counts} parameters")
 
 
+@app.command()
+def export(
+    bundle: BundleArgument = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX files.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="With int8 dense layers in the decoder.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for a copy of the bundle with the export; else it goes beside."),
+    ] = None,
+) -> None:
+    """Write decoder, codec decoder and vocoder for other runtimes, into BUNDLE/onnx.
+
+    \b
+    Examples:
+      diffsound bundle export my-bundle --onnx
+      diffsound bundle export --onnx --int8 --out fast && diffsound "rain" -b fast --backend onnx
+    """
+    from diffsound.bundle import Bundle, copy_bundle, resolve
+
+    if not onnx:
+        fail("say what to export to: --onnx")
+    from diffsound.export.onnx import export_onnx, require_onnx
+
+    require_onnx()
+    source = resolve(bundle)
+    if out is not None:
+        if (out / "config.json").exists():
+            fail(f"{out} already holds a bundle; choose another folder")
+        copy_bundle(source, out)
+        source = out
+    written = export_onnx(Bundle.from_pretrained(source), source, int8=int8)
+    sizes = {path.stem: path.stat().st_size for path in sorted(written.glob("*.onnx"))}
+    typer.echo(f"{written}: " + ", ".join(f"{name} {n / 1e6:.1f} MB" for name, n in sizes.items()))
+
+
 @app.command("import")
 def import_(
     out: Annotated[Path, typer.Argument(help="Folder of the new bundle.")],

@@ -139,6 +139,20 @@ def prepare(
 
 
 @app.command()
+def credits(
+    folder: Prepared,
+    split: Annotated[str | None, typer.Option(help="Only the clips of this split.")] = None,
+) -> None:
+    """Print whom to thank: every author, with licences and addresses, as Markdown."""
+    from diffsound.data.credits import credits as write
+    from diffsound.data.shards import PreparedData
+
+    data = PreparedData.open(folder)
+    chosen = data.where(split=split) if split else range(len(data.records))
+    typer.echo(write([data.records[i] for i in chosen]), nl=False)
+
+
+@app.command()
 def mix(
     folder: Prepared,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scenes' shards.")],

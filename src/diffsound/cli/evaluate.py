@@ -139,3 +139,70 @@ def _named(values: list[str]) -> dict[str, str]:
     if wrong is not None or len(named) < len(values):
         raise InputError(f"runs are given as NAME=DIR, each name once, not {wrong or values}")
     return named
+
+
+@app.command()
+def figure(
+    out: Annotated[Path, typer.Argument(help="PNG file to write.")],
+    run: Runs,
+    texts: Annotated[int, typer.Option(help="Rows of the picture.")] = 4,
+    seed: Seed = 0,
+) -> None:
+    """Draw figure 6: prompts, real clips and the systems' sounds as spectrograms."""
+    from diffsound.evaluation.figures import figure_of_runs
+
+    typer.echo(str(figure_of_runs(out, _named(run), texts=texts, seed=seed)))
+
+
+@app.command()
+def steps(
+    prompt: Annotated[str, typer.Argument(help="What to hear.")],
+    out: Annotated[Path, typer.Argument(help=".gif or .png file to write.")],
+    bundle: Annotated[str | None, typer.Option("--bundle", "-b", help="Folder or hub id.")] = None,
+    frames: Annotated[int, typer.Option(help="Steps that are shown.")] = 8,
+    duration: Annotated[float | None, typer.Option(help="Seconds.")] = None,
+    num_inference_steps: Annotated[int | None, typer.Option("--steps", help="Steps made.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Draw a sound as it forms, step by step."""
+    from diffsound.cli.options import given
+    from diffsound.evaluation.figures import denoising
+    from diffsound.pipeline import TextToSound
+
+    made = denoising(
+        out, TextToSound.from_pretrained(bundle), prompt, frames=frames, seed=seed,
+        duration=duration, **given(num_inference_steps=num_inference_steps),
+    )  # fmt: skip
+    typer.echo(str(made))
+
+
+@app.command()
+def study(
+    data: Data,
+    out: Out,
+    classifier: Judge = None,
+    split: Annotated[str, typer.Option(help="Clips that are disturbed.")] = "test",
+    clips: Annotated[int | None, typer.Option(help="How many of them; all by default.")] = None,
+    seconds: Annotated[float, typer.Option(help="Every clip is cut or padded to this.")] = 5.0,
+    seed: Seed = 0,
+) -> None:
+    """Draw figure 2: do FID and KL rise when clips are disturbed more and more?"""
+    from diffsound.bundle import resolve
+    from diffsound.data.shards import PreparedData
+    from diffsound.evaluation.classifier import load_classifier
+    from diffsound.evaluation.clips import clips_of_data
+    from diffsound.evaluation.feature_cache import FeatureCache
+    from diffsound.evaluation.metric_study import study as run_study
+    from diffsound.evaluation.metric_study import write_study
+    from diffsound.evaluation.run import judge_folder
+    from diffsound.evaluation.sets import choose_examples, make_folder
+
+    judge = load_classifier(judge_folder(resolve(None), classifier, "classifier"))
+    prepared = PreparedData.open(data)
+    examples, _ = choose_examples(prepared, split, clips, seed)
+    chosen = clips_of_data(prepared, [prepared.position(example.id) for example in examples])
+    others = clips_of_data(prepared, prepared.where(split="train")) or chosen
+    with FeatureCache(make_folder(out) / "features.sqlite") as cache:
+        result = run_study(judge, chosen, others, seconds=seconds, cache=cache, seed=seed)
+    for path in write_study(out, result, judge, chosen[0], others, seconds=seconds, seed=seed):
+        typer.echo(str(path))

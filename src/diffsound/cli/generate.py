@@ -25,6 +25,8 @@ def command(
     duration: options.Duration = None,
     seed: options.Seed = None,
     candidates: options.Candidates = 1,
+    keep: options.Keep = None,
+    captioner: options.Captioner = None,
     negative: options.Negative = None,
     steps: options.Steps = None,
     guidance: options.Guidance = None,
@@ -48,6 +50,7 @@ def command(
     Examples:
       diffsound "a dog barks"
       diffsound "footsteps on gravel" -o steps.ogg --duration 6 --candidates 4
+      diffsound "a cat meows" --candidates 8 --keep 2
       diffsound "rain" --negative "wind, thunder" --guidance 4 --play
       echo "church bells" | diffsound --json
     """
@@ -56,7 +59,8 @@ def command(
     player = find_player(output.suffix[1:] if output else file_format) if play_it else None
     prompt = _prompt(text)
     seeds = choose_seeds(seed, candidates)
-    target.check_free(prompt, seeds, candidates)
+    target.check_free(prompt, seeds, candidates if keep is None else keep)
+    judge = None if keep is None else _judge(keep, candidates, captioner, bundle)
     pipeline = options.load_pipeline(bundle, device, backend)
     with progress_bar(prompt[:40], quiet or as_json) as show:
         sounds = pipeline(
@@ -75,6 +79,10 @@ def command(
                 truncation=truncation,
             ),
         )
+    if keep is not None and judge is not None:
+        from diffsound.choosing import keep_best
+
+        sounds = keep_best(sounds, keep, judge)
     for path in write_sounds(sounds, target, loudness=loudness, as_json=as_json, quiet=quiet):
         if player is not None:
             play(player, path)
@@ -86,3 +94,11 @@ def _prompt(text: str | None) -> str:
     if sys.stdin.isatty():
         raise InputError('say what to hear: diffsound "a dog barks"')
     return sys.stdin.read()
+
+
+def _judge(keep: int, candidates: int, captioner: Path | None, bundle: str | None) -> Path:
+    from diffsound.choosing import find_captioner
+
+    if not 1 <= keep <= candidates:
+        raise InputError(f"--keep must be from 1 to the {candidates} of --candidates, not {keep}")
+    return find_captioner(captioner, bundle)

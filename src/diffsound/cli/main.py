@@ -22,6 +22,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "generate": "diffsound.cli.generate",
     "edit": "diffsound.cli.edit",
+    "batch": "diffsound.cli.batch",
     "data": "diffsound.cli.data",
     "train": "diffsound.cli.train",
     "finetune": "diffsound.cli.finetune",
@@ -29,6 +30,7 @@ COMMANDS = {
     "bundle": "diffsound.cli.bundle",
     "ui": "diffsound.cli.ui",
     "serve": "diffsound.cli.serve",
+    "bench": "diffsound.cli.bench",
 }
 
 HELP = """Type a sentence, get the sound.
@@ -38,6 +40,9 @@ Examples:
   diffsound "a dog barks in the distance"
   diffsound "rain on a tin roof" -o rain.flac --duration 8 --seed 7
   diffsound edit inpaint rain.flac "a thunder clap" --start 2 --end 4
+  diffsound batch prompts.jsonl --out sounds
+
+Exit codes: 0 done, 1 some rows of a batch failed, 2 something to put right, 130 interrupted.
 """
 
 
@@ -82,6 +87,8 @@ _main.__doc__ = HELP
 
 def with_verb(arguments: list[str]) -> list[str]:
     """Put `generate` in front when the first word is a prompt rather than a verb."""
+    if arguments and arguments[0] in ("--install-completion", "--show-completion"):
+        return arguments  # they take a shell's name
     for position, argument in enumerate(arguments):
         if argument == "--":
             return [*arguments[:position], "generate", *arguments[position:]]
@@ -94,11 +101,11 @@ def with_verb(arguments: list[str]) -> list[str]:
 
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 2 for what the user can put right, 130 for Ctrl-C."""
-    arguments = with_verb(sys.argv[1:] if arguments is None else arguments)
-    completing = "_DIFFSOUND_COMPLETE" in os.environ
-    verb = arguments[0] if arguments else ""
-    app = build_app([verb] if verb in COMMANDS and not completing else None)
     try:
+        arguments = with_verb(sys.argv[1:] if arguments is None else arguments)
+        completing = "_DIFFSOUND_COMPLETE" in os.environ
+        verb = arguments[0] if arguments else ""
+        app = build_app([verb] if verb in COMMANDS and not completing else None)
         app(args=arguments, prog_name="diffsound", standalone_mode=True)
     except DiffsoundError as error:
         fail(str(error))

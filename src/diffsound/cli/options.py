@@ -25,6 +25,12 @@ Format = Annotated[str, typer.Option("--format", help="Of such files: wav, flac,
 Duration = Annotated[float | None, typer.Option("--duration", "-d", help="Seconds, 0.5 to 30.")]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same sound.")]
 Candidates = Annotated[int, typer.Option(help="How many takes to make.")]
+Keep = Annotated[
+    int | None, typer.Option(help="Write only so many of them, those that fit the text best.")
+]
+Captioner = Annotated[
+    Path | None, typer.Option(help="Captioner that judges for --keep; the bundle's own if missing.")
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
 Backend = Annotated[
     str | None, typer.Option(help="torch, or onnx for a bundle with exported networks.")

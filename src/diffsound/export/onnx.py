@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,7 +56,7 @@ def export_onnx(bundle: Bundle, folder: str | Path, *, int8: bool = False) -> Pa
     output head, where tokens are decided, and the other stages stay in float32.
     """
     require_onnx()
-    networks = _networks(bundle)
+    networks, weights = _networks(bundle), weight_sums(bundle)
     target = Path(folder) / FOLDER
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -77,7 +76,7 @@ def export_onnx(bundle: Bundle, folder: str | Path, *, int8: bool = False) -> Pa
             if int8 and stage == "decoder":
                 _quantize(temporary)
         files[path.name] = FileInfo(bytes=path.stat().st_size, sha256=sha256(path))
-    config = ExportConfig(int8=int8, opset=OPSET, weights=weight_sums(bundle), files=files)
+    config = ExportConfig(int8=int8, opset=OPSET, weights=weights, files=files)
     with atomic_write(target / CONFIG_FILE) as temporary:
         temporary.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return target
@@ -185,7 +184,10 @@ def _quantize(path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(path)
+    # The shapes noted by the exporter are wrong for the weights that the quantiser transposes.
+    del model.graph.value_info[:]
     quantized = path.with_name(path.name + ".int8")
+    logging.disable(logging.WARNING)  # it advises a pre-processing that changes nothing here
     try:
         quantize_dynamic(
             model,
@@ -197,8 +199,9 @@ def _quantize(path: Path) -> None:
             reduce_range=True,
             weight_type=QuantType.QInt8,
         )
-        os.replace(quantized, path)
+        quantized.replace(path)
     finally:
+        logging.disable(logging.NOTSET)
         quantized.unlink(missing_ok=True)
 
 

@@ -109,13 +109,13 @@ class OnnxDiffsound:
             known=known,
         )
         check_sampling(decoder.config, settings, known)
-        predict = _SessionPredictor(decoder, self.session, text, negative, settings.guidance_scale)
+        predict = SessionPredictor(decoder, self.session, text, negative, settings.guidance_scale)
         return sample(
             predict, decoder.schedule, (len(text), *grid), generators, settings, known, callback
         )
 
 
-class _SessionPredictor(Predictor):
+class SessionPredictor(Predictor):
     """`predict(tokens, t) -> logits` by a session, item by item."""
 
     def __init__(

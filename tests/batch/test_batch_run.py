@@ -1,0 +1,263 @@
+"""Bulk generation on a tiny bundle: same sounds as single calls, resumable, failures listed."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diffsound.audio.io import read_audio
+from diffsound.batch import manifest
+from diffsound.batch.lanes import Lanes
+from diffsound.batch.rows import read_requests
+from diffsound.batch.run import BatchReport, Interrupted, Maker, _together, generate_batch
+from diffsound.errors import AudioError, BundleError, DataError, InputError
+from diffsound.files import sha256
+from diffsound.pipeline import TextToSound
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "a dog barks", "seed": 7},
+    {"prompt": "rain", "duration": 0.6, "candidates": 2, "guidance": 1.0},
+    {"prompt": "a bell", "name": "bell", "steps": 2, "negative": "wind"},
+    {"prompt": "rain"},
+]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    return write(tmp_path, ROWS)
+
+
+def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_every_file_is_what_a_single_call_writes(
+    tmp_path: Path, prompts: Path, tiny_folder: Path, pipeline: TextToSound
+) -> None:
+    seen: list[float] = []
+    report = generate_batch(
+        prompts, tmp_path / "out", bundle=tiny_folder, workers=3, progress=seen.append
+    )
+    assert report == BatchReport(made=5, kept=0, failures=())
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+    entries = lines(tmp_path / "out" / "manifest.jsonl")
+    dog, rain_1, rain_2, bell, rain = entries
+    assert dog["file"] == "a-dog-barks-7.wav"
+    assert bell["file"] == "bell.wav"
+    assert rain_2["seed"] == rain_1["seed"] + 1
+    for entry, options in (
+        (dog, {}),
+        (rain_1, {"duration": 0.6, "guidance_scale": 1.0}),
+        (rain_2, {"duration": 0.6, "guidance_scale": 1.0}),
+        (bell, {"num_inference_steps": 2, "negative_prompt": "wind"}),
+        (rain, {}),
+    ):
+        (sound,) = pipeline(entry["prompt"], seed=entry["seed"], **options)
+        alone = sound.save(tmp_path / "alone.wav")
+        assert sha256(alone) == entry["sha256"] == sha256(tmp_path / "out" / entry["file"])
+
+
+def test_a_second_run_makes_nothing_and_changes_nothing(
+    tmp_path: Path, prompts: Path, tiny_folder: Path
+) -> None:
+    generate_batch(prompts, tmp_path / "out", bundle=tiny_folder)
+    before = contents(tmp_path / "out")
+    report = generate_batch(prompts, tmp_path / "out", bundle=tiny_folder)
+    assert report == BatchReport(made=0, kept=5, failures=())
+    assert contents(tmp_path / "out") == before
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path, prompts: Path, tiny_folder: Path) -> None:
+    whole = tmp_path / "whole"
+    generate_batch(prompts, whole, bundle=tiny_folder)
+    out = tmp_path / "out"
+    generate_batch(prompts, out, bundle=tiny_folder)
+    # As after a kill: a line cut short, a file without its line, a file that is damaged.
+    listed = (out / "manifest.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "manifest.jsonl").write_bytes(b"".join(listed[:3]) + listed[3][:20])
+    (out / lines(whole / "manifest.jsonl")[1]["file"]).write_bytes(b"damaged")
+    with pytest.raises(AudioError, match="is not the sound of line 2"):
+        generate_batch(prompts, out, bundle=tiny_folder)
+    (out / lines(whole / "manifest.jsonl")[1]["file"]).unlink()
+    report = generate_batch(prompts, out, bundle=tiny_folder)
+    assert (report.made, report.kept) == (3, 2)
+    assert contents(out) == contents(whole)
+
+
+def test_rows_that_fail_are_listed_and_take_no_other_with_them(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
+    rows = [
+        {"prompt": "rain", "seed": 1},
+        {"prompt": "   ", "seed": 2},
+        {"prompt": "bad \ud800 text", "seed": 3},
+        {"prompt": "long", "duration": 99},
+        {"prompt": "odd", "sampler": "magic"},
+        {"prompt": "wind", "seed": 4},
+    ]
+    path = write(tmp_path, rows)
+    report = generate_batch(path, tmp_path / "out", bundle=tiny_folder)
+    assert report.made == 2
+    assert [failure.line for failure in report.failures] == [2, 3, 4, 5]
+    listed = lines(tmp_path / "out" / "failures.jsonl")
+    assert [failure["line"] for failure in listed] == [2, 3, 4, 5]
+    assert "duration must be" in listed[2]["error"]
+    # Put right, the rest is made and the list of failures is gone.
+    report = generate_batch(
+        write(tmp_path, [rows[0], rows[5]]), tmp_path / "out", bundle=tiny_folder
+    )
+    assert report == BatchReport(made=0, kept=2, failures=())
+    assert not (tmp_path / "out" / "failures.jsonl").exists()
+
+
+def test_a_failure_is_tried_once_more(tmp_path: Path, tiny_folder: Path) -> None:
+    """A real passing trouble: the bundle's text encoder cannot be found at the first attempt."""
+    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", None, "")
+    attempts: list[int] = []
+
+    class Flaky:
+        context = maker.context
+
+        def __call__(self, requests: Any, stopped: Any = None) -> Any:
+            attempts.append(len(requests))
+            if len(attempts) == 1:
+                return maker([type(r)(**{**vars(r), "duration": 99.0}) for r in requests])
+            return maker(requests)
+
+    from diffsound.batch.run import _first_and_again
+
+    requests = read_requests(write(tmp_path, [{"prompt": "rain", "seed": 1}]), "wav")
+    failed, made = _first_and_again(
+        lambda make, todo: (make([r]) for r in todo),
+        Flaky(),  # type: ignore[arg-type]
+        requests,
+        tmp_path,
+        None,
+    )
+    assert attempts == [1, 1]
+    assert failed == []
+    assert list(made) == ["rain-1.wav"]
+
+
+def test_nothing_is_overwritten_unless_told(
+    tmp_path: Path, prompts: Path, tiny_folder: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "bell.wav").write_bytes(b"mine")
+    with pytest.raises(AudioError, match=r"bell.wav exists and is not the sound of line 3"):
+        generate_batch(prompts, out, bundle=tiny_folder)
+    assert contents(out) == {"bell.wav": b"mine"}
+    generate_batch(prompts, out, bundle=tiny_folder, overwrite=True)
+    assert (out / "bell.wav").read_bytes() != b"mine"
+    # Other settings under the same name are another sound.
+    with pytest.raises(AudioError, match="is not the sound of line"):
+        generate_batch(prompts, out, bundle=tiny_folder, duration=2.0)
+
+
+def test_sounds_of_other_files_stay_in_the_manifest(tmp_path: Path, tiny_folder: Path) -> None:
+    out = tmp_path / "out"
+    generate_batch(write(tmp_path, [{"prompt": "rain", "seed": 1}]), out, bundle=tiny_folder)
+    generate_batch(write(tmp_path, [{"prompt": "wind", "seed": 2}]), out, bundle=tiny_folder)
+    assert [e["file"] for e in lines(out / "manifest.jsonl")] == ["rain-1.wav", "wind-2.wav"]
+
+
+def test_formats_and_loudness(tmp_path: Path, tiny_folder: Path) -> None:
+    path = write(tmp_path, [{"prompt": "rain", "seed": 1}])
+    generate_batch(path, tmp_path / "out", bundle=tiny_folder, file_format="ogg", loudness=-30.0)
+    assert np.isfinite(read_audio(tmp_path / "out" / "rain-1.ogg")).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"file_format": "aiff"}, InputError),
+        ({"engine": "magic"}, InputError),
+        ({"workers": 0}, InputError),
+        ({"address": "auto"}, InputError),
+        ({"bundle": "no-such-bundle"}, BundleError),
+        ({"backend": "magic"}, InputError),
+    ],
+)
+def test_bad_options(
+    tmp_path: Path, prompts: Path, tiny_folder: Path, options: dict, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        generate_batch(prompts, tmp_path / "out", **{"bundle": tiny_folder, **options})
+
+
+def test_a_damaged_manifest_is_refused(tmp_path: Path, prompts: Path, tiny_folder: Path) -> None:
+    (tmp_path / manifest.MANIFEST).write_text("nonsense\n{}\n")
+    with pytest.raises(DataError, match="line 1 is damaged"):
+        generate_batch(prompts, tmp_path, bundle=tiny_folder)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path, prompts: Path) -> None:
+    with pytest.raises(AudioError, match="cannot make the folder"):
+        generate_batch(prompts, "/proc/out")
+
+
+def test_rows_of_equal_settings_are_put_together(tmp_path: Path) -> None:
+    rows = [{"prompt": f"p{i}", "duration": 1 + i % 2, "seed": i} for i in range(7)]
+    requests = read_requests(write(tmp_path, rows), "wav")
+    chunks = list(_together(requests, 2))
+    assert sorted(r.line for chunk in chunks for r in chunk) == list(range(1, 8))
+    assert all(len({r.settings for r in chunk}) == 1 for chunk in chunks)
+    assert sorted(map(len, chunks)) == [1, 2, 2, 2]
+
+
+def test_chunks_make_the_same_files_as_rows_alone(tmp_path: Path, tiny_folder: Path) -> None:
+    rows = [{"prompt": p, "seed": 3} for p in ("rain", "a very long walk on gravel", "", "wind")]
+    requests = read_requests(write(tmp_path, rows), "wav")
+    made = {}
+    for name, chunks in (("alone", [[r] for r in requests]), ("together", [requests])):
+        (tmp_path / name).mkdir()
+        maker = Maker(str(tmp_path / name), str(tiny_folder), "cpu", "torch", None, "")
+        outcomes = [maker(chunk) for chunk in chunks]
+        assert [f.line for outcome in outcomes for f in outcome.failures] == [3]
+        made[name] = contents(tmp_path / name)
+    assert made["alone"] == made["together"]
+    assert len(made["alone"]) == 3
+
+
+def test_a_stopped_maker_writes_nothing(tmp_path: Path, tiny_folder: Path) -> None:
+    requests = read_requests(write(tmp_path, [{"prompt": "rain"}]), "wav")
+    (tmp_path / "out").mkdir()
+    maker = Maker(str(tmp_path / "out"), str(tiny_folder), "cpu", "torch", None, "")
+    with pytest.raises(Interrupted):
+        maker(requests, lambda: True)
+    assert contents(tmp_path / "out") == {}
+
+
+def test_lanes_give_every_result_and_stop_all_when_one_fails() -> None:
+    assert sorted(Lanes(3).map(lambda x: x * x, range(10))) == [x * x for x in range(10)]
+    lanes, running = Lanes(2), threading.Event()
+
+    def work(item: int) -> None:
+        if item == 1:
+            running.wait(10)
+            raise RuntimeError("broken")
+        running.set()
+        assert lanes.stopped.wait(10)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        list(lanes.map(work, range(2)))
+    assert lanes.stopped.is_set()
