@@ -6,7 +6,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 TEXT   ?= a dog barks
 OUT    ?= out
-PYTEST_ARGS ?=
+# One process per core; the tests use one thread each.
+PYTEST_ARGS ?= -n auto
 
 .PHONY: sound test lint types check clean
 
@@ -14,7 +15,7 @@ sound: $(VENV)/.core
 	@$(BIN)/diffsound generate "$(TEXT)" --output-dir "$(OUT)" --spectrogram
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from diffsound.bundle import Bundle
 from diffsound.pipeline import Job, TextToSound
 from diffsound.serving.app import create_app
+from diffsound.serving.run import address, bind
 from diffsound.serving.settings import ServerSettings
 from diffsound.sound import Sound
 
@@ -29,6 +32,7 @@ class WatchedPipeline(TextToSound):
         self.calls: list[list[str]] = []
         self.entered = threading.Semaphore(0)
         self.steps = 0
+        self.hold_after: int | None = None  # close the gate by itself after so many steps
 
     def run_jobs(self, jobs: Sequence[Job], **options: Any) -> list[Sound]:
         self.calls.append([job.prompt for job in jobs])
@@ -40,6 +44,8 @@ class WatchedPipeline(TextToSound):
             self.steps += 1
             assert self.gate.wait(60)
             callback(share, tokens)
+            if self.steps == self.hold_after:
+                self.gate.clear()
 
         if any(job.prompt == "poison" for job in jobs):
             raise RuntimeError("this sound cannot be made")
@@ -47,7 +53,7 @@ class WatchedPipeline(TextToSound):
 
 
 def make_app(pipeline: TextToSound, **settings: Any) -> FastAPI:
-    values = {"hosts": (HOST,), "lanes": 2} | settings
+    values = {"hosts": (HOST, "127.0.0.1"), "lanes": 2} | settings
     return create_app(ServerSettings(**values), load=lambda: {"tiny": pipeline})
 
 
@@ -57,3 +63,19 @@ def wait_ready(client: TestClient) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("the server did not get ready")
+
+
+@contextmanager
+def live_server(app: FastAPI) -> Iterator[str]:
+    """The app on a real port of this machine; gives its address once it is ready."""
+    listener = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=10))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    assert app.state.service.engine.settled.wait(60)
+    try:
+        yield address(listener)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listener.close()

@@ -79,9 +79,16 @@ def test_the_number_of_threads_changes_nothing(
 
 def test_torch_threads_are_given_back() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(RuntimeError), torch_threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-        raise RuntimeError
+    seen: list[int] = []
+
+    def work() -> None:
+        with torch_threads(before + 1):
+            seen.append(torch.get_num_threads())
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert seen == [before + 1]
     assert torch.get_num_threads() == before
 
 
@@ -172,3 +179,33 @@ def test_fade_edges() -> None:
     faded = fade_edges(torch.ones(1000), 22050)
     assert faded[0] == faded[-1] == 0
     assert faded[500] == 1
+
+
+class Loudness:
+    """A ranker that prefers loud sounds."""
+
+    def score(self, prompt: str, sounds: list) -> list[float]:
+        return [float(np.abs(sound.wave).mean()) for sound in sounds]
+
+
+def test_the_best_candidates_are_kept(tiny_bundle: Bundle) -> None:
+    pipeline = TextToSound(tiny_bundle, ranker=Loudness())
+    everything = pipeline(["rain", "a dog"], num_candidates=4, seed=3)
+    kept = pipeline(["rain", "a dog"], num_candidates=4, keep=2, seed=3)
+    assert [sound.prompt for sound in kept] == ["rain", "rain", "a dog", "a dog"]
+    for prompt in ("rain", "a dog"):
+        mine = [s for s in everything if s.prompt == prompt]
+        loudest = sorted(mine, key=lambda s: -np.abs(s.wave).mean())[:2]
+        assert [s.seed for s in kept if s.prompt == prompt] == [s.seed for s in loudest]
+    assert kept[0].score is not None
+    assert kept[0].score >= kept[1].score
+
+
+def test_keep_needs_a_ranker_and_enough_candidates(
+    pipeline: TextToSound, tiny_bundle: Bundle
+) -> None:
+    with pytest.raises(InputError, match="ranker"):
+        pipeline("rain", num_candidates=3, keep=1)
+    for keep in (0, 4):
+        with pytest.raises(InputError, match="keep"):
+            TextToSound(tiny_bundle, ranker=Loudness())("rain", num_candidates=3, keep=keep)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +49,12 @@ class Job:
     seed: int
 
 
+class Ranker(Protocol):
+    """Says how well sounds fit a prompt: one number per sound, greater is better."""
+
+    def score(self, prompt: str, sounds: Sequence[Sound]) -> list[float]: ...
+
+
 class TextToSound:
     """A loaded bundle, ready to make and edit sounds."""
 
@@ -59,16 +65,19 @@ class TextToSound:
         device: torch.device | str = "cpu",
         max_batch_seconds: float = 60.0,
         stages: Stages | None = None,
+        ranker: Ranker | None = None,
     ) -> None:
         """max_batch_seconds bounds memory: candidates run in micro-batches of so much sound.
 
         stages: what runs the networks; the bundle's own modules when missing.
+        ranker: chooses among candidates (`evaluation.ranking` has some).
         """
         if max_batch_seconds <= 0:
             raise InputError("max_batch_seconds must be more than 0")
         self.bundle = bundle
         self.device = torch.device(device)
         self.max_batch_seconds = max_batch_seconds
+        self.ranker = ranker
         for stage in (bundle.codec, bundle.decoder, bundle.vocoder):
             stage.to(self.device)
         self.stages = stages or torch_stages(bundle)
@@ -102,6 +111,7 @@ class TextToSound:
         duration: float | None = None,
         negative_prompt: str | None = None,
         num_candidates: int = 1,
+        keep: int | None = None,
         seed: int | None = None,
         generator: torch.Generator | None = None,
         callback: ProgressCallback | None = None,
@@ -109,18 +119,43 @@ class TextToSound:
     ) -> list[Sound]:
         """Make `num_candidates` sounds for each prompt, prompt by prompt.
 
+        keep: of each prompt's candidates only this many, best first, by the pipeline's ranker
+        (section VIII-D); None keeps all, in the order of their seeds.
+
         duration: seconds, 0.5 to 30. seed: reproduces the result; drawn from `generator`, or at
         random, when missing. sampling: fields of SamplingSettings (`num_inference_steps`,
         `guidance_scale`, `sampler`, `temperature`, `top_k`, `truncation`, …) that replace the
         bundle's defaults.
         """
-        return self.run_jobs(
+        if keep is not None:
+            self._check_keep(keep, num_candidates)
+        sounds = self.run_jobs(
             make_jobs(prompt, num_candidates, seed, generator),
             duration=duration,
             negative_prompt=negative_prompt,
             callback=callback,
             **sampling,
         )
+        if keep is None:
+            return sounds
+        groups = (sounds[i : i + num_candidates] for i in range(0, len(sounds), num_candidates))
+        return [sound for group in groups for sound in self.rank(group, keep)]
+
+    def rank(self, sounds: Sequence[Sound], keep: int | None = None) -> list[Sound]:
+        """Sounds of one prompt, best first, each with its score; the first `keep` of them."""
+        if self.ranker is None:
+            raise InputError("this pipeline has no ranker to choose among candidates with")
+        scores = self.ranker.score(sounds[0].prompt, sounds)
+        scored = [replace(s, score=score) for s, score in zip(sounds, scores, strict=True)]
+        return sorted(scored, key=lambda sound: -(sound.score or 0.0))[:keep]
+
+    def _check_keep(self, keep: int, num_candidates: int) -> None:
+        if self.ranker is None:
+            raise InputError("this pipeline has no ranker to choose among candidates with")
+        if not 1 <= keep <= num_candidates:
+            raise InputError(
+                f"keep must be from 1 to the number of candidates, {num_candidates}; not {keep}"
+            )
 
     def run_jobs(
         self,

@@ -115,9 +115,7 @@ def test_names_that_differ_in_case_only_are_one_file_on_some_machines(tmp_path: 
     st.text(),
 )
 def test_keys_tell_every_request_apart(pairs: list[tuple[str, int]], context: str) -> None:
-    requests = {
-        pair: Request(1, pair[0], (pair[1],), ("x.wav",), None, None, {}) for pair in pairs
-    }
+    requests = {pair: Request(1, pair[0], (pair[1],), ("x.wav",), None, None, {}) for pair in pairs}
     keys = {request.key(0, context) for request in requests.values()}
     assert len(keys) == len(requests)
     first = next(iter(requests.values()))

@@ -87,3 +87,30 @@ def test_mistakes_are_one_line_and_code_2(
     assert message in error
     assert len(error.splitlines()) == 1
     assert not out.exists()
+
+
+def test_scenes_of_a_prepared_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, scenes = tmp_path / "out", tmp_path / "scenes"
+    assert diffsound("data", "prepare", folder, "-o", out, "--licence", "cc0", "-q") == 0
+    mix = ("data", "mix", out, "-o", scenes, "--count", 3, "--seconds", 4, "--seed", 5)
+    assert diffsound(*mix, "--set", "events=[2,2]") == 0
+    assert "3 scenes" in capsys.readouterr().out
+    data = PreparedData.open(scenes)
+    assert len(data.records) == 3
+    assert all(record.captions and record.licence == "cc0" for record in data.records)
+    assert diffsound(*mix, "--set", "evnts=[2,2]") == 2
+    assert "did you mean 'events'" in capsys.readouterr().err
+
+
+def test_credits(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    prepare = ("data", "prepare", folder, "-o", out, "--licence", "cc-by", "--author", "Ann", "-q")
+    assert diffsound(*prepare) == 0
+    capsys.readouterr()
+    assert diffsound("data", "credits", out) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("# Attribution")
+    assert "3 clips" in told
+    assert "- Ann [cc-by], 3 clips" in told

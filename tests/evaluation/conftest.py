@@ -1,13 +1,20 @@
-"""A classifier small enough for tests, with random weights."""
+"""A classifier and data small enough for tests."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
+from diffsound.data.clip import PreparedClip, PrepareSettings
+from diffsound.data.prepare import write_clips
+from diffsound.data.record import AudioLocation, Record
 from diffsound.evaluation.classifier import Classifier, ClassifierConfig
 from diffsound.evaluation.resnet import ResNetConfig
-from metric_support import MEL
+from diffsound.training.export import write_export
+from metric_support import MEL, sound
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +32,35 @@ def classifier() -> Classifier:
                 torch.nn.init.uniform_(module.weight, 0.5, 1.5)
                 torch.nn.init.normal_(module.bias, std=0.1)
     return made
+
+
+@pytest.fixture(scope="session")
+def classifier_run(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same classifier as the export of a run."""
+    run = tmp_path_factory.mktemp("classifier")
+    config = classifier.config.model_dump(mode="json")
+    write_export(run, "classifier", config, classifier.state_dict(), step=1, metrics={})
+    return run
+
+
+@pytest.fixture(scope="session")
+def sound_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve training clips, six to be scored and one without a caption, prepared."""
+    folder = tmp_path_factory.mktemp("sounds") / "data"
+    clips = [
+        PreparedClip(
+            Record(
+                id=f"clip-{number:02d}",
+                audio=AudioLocation(path=""),
+                captions=(f"a <loud> sound {number}",) if number < 18 else (),
+                labels=("noise",),
+                split="train" if number < 12 else "valid",
+                licence="cc0",
+            ),
+            (np.clip(sound(number), -1, 1) * 32767).astype(np.int16),
+            {},
+        )
+        for number in range(19)
+    ]
+    write_clips(folder, clips, PrepareSettings(mel=MEL), source="synthetic")
+    return folder

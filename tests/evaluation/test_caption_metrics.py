@@ -62,6 +62,29 @@ def test_meteor_runs_in_java_or_says_that_there_is_none() -> None:
         assert score.value == pytest.approx(0.228883379719031, rel=1e-9)
 
 
+@pytest.fixture
+def broken_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'no memory' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+
+
+@pytest.mark.usefixtures("broken_java")
+@pytest.mark.parametrize("tokenizer", ["java", "python"])
+def test_a_java_that_fails_is_named(tokenizer) -> None:
+    named = "tokenizer failed: no memory" if tokenizer == "java" else "METEOR's Java program failed"
+    with pytest.raises(DiffsoundError, match=named):
+        caption_scores(SAID, TRUTH, metrics=["meteor"], tokenizer=tokenizer)
+
+
+@pytest.mark.usefixtures("broken_java")
+def test_a_spice_that_fails_is_named(jars: Path) -> None:
+    with pytest.raises(DiffsoundError, match="SPICE failed: no memory"):
+        caption_scores(SAID, TRUTH, metrics=["spice"], corenlp=jars)
+
+
 def test_what_is_not_there_is_not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv(spice.FOLDER_VARIABLE, raising=False)
@@ -108,8 +131,12 @@ WORD = st.sampled_from(["a", "dog", "cat", "barks", "meows", "loudly", "in", "th
 SENTENCE = st.lists(WORD, max_size=9).map(" ".join)
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(SENTENCE, st.lists(SENTENCE, min_size=1, max_size=3)), min_size=2))
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        st.tuples(SENTENCE, st.lists(SENTENCE, min_size=1, max_size=3)), min_size=2, max_size=5
+    )
+)
 def test_cider_is_that_of_pycocoevalcap(items: list[tuple[str, list[str]]]) -> None:
     truth = dict(enumerate(refs for _, refs in items))
     if not any(ref.split() for refs in truth.values() for ref in refs):

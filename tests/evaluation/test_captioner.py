@@ -176,12 +176,12 @@ def test_as_many_texts_as_sounds() -> None:
 def test_is_stored_and_read_again(tmp_path) -> None:
     captioner, mel = make(), torch.rand(2, 20, 16)
     config = captioner.export_config()
-    write_export(tmp_path, "captioner", config, captioner, step=1, metrics={})
+    write_export(tmp_path, "captioner", config, captioner.state_dict(), step=1, metrics={})
     again = load_captioner(tmp_path)
     texts = ["a dog barks", "a cat"]
     assert torch.equal(again.log_likelihood(mel, texts), captioner.log_likelihood(mel, texts))
     assert again.mel == captioner.mel
-    write_export(tmp_path, "codec", config, captioner, step=1, metrics={})
+    write_export(tmp_path, "codec", config, captioner.state_dict(), step=1, metrics={})
     with pytest.raises(BundleError, match="holds a codec, not a captioner"):
         load_captioner(tmp_path)
 

@@ -154,7 +154,7 @@ def test_probabilities_exclude_each_other_or_not(classifier: Classifier) -> None
 
 def test_comes_back_from_disk_the_same(classifier: Classifier, tmp_path: Path) -> None:
     config = classifier.config.model_dump(mode="json")
-    write_export(tmp_path, "classifier", config, classifier, step=1, metrics={})
+    write_export(tmp_path, "classifier", config, classifier.state_dict(), step=1, metrics={})
     loaded = load_classifier(tmp_path)
     assert loaded.config == classifier.config
     assert loaded.fingerprint == classifier.fingerprint
@@ -182,7 +182,7 @@ def test_another_classifier_has_another_name(classifier: Classifier) -> None:
 
 
 def test_another_stages_export_is_refused(classifier: Classifier, tmp_path: Path) -> None:
-    write_export(tmp_path, "codec", {}, classifier, step=1, metrics={})
+    write_export(tmp_path, "codec", {}, classifier.state_dict(), step=1, metrics={})
     with pytest.raises(BundleError, match="holds a codec, not a classifier"):
         load_classifier(tmp_path)
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from diffsound.bundle import Bundle
 from diffsound.pipeline import TextToSound
-from serving_support import HOST, WatchedPipeline, make_app, wait_ready
+from serving_support import HOST, WatchedPipeline, live_server, make_app, wait_ready
 
 
 @pytest.fixture
@@ -28,3 +28,10 @@ def client(app: FastAPI) -> Iterator[TestClient]:
     with TestClient(app, base_url=f"http://{HOST}") as client:
         wait_ready(client)
         yield client
+
+
+@pytest.fixture(scope="session")
+def server(pipeline: TextToSound) -> Iterator[str]:
+    """The address of a server on a real port."""
+    with live_server(make_app(pipeline)) as url:
+        yield url

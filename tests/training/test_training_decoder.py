@@ -19,7 +19,8 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import BundleError, ConfigError, DataError
 from diffsound.text.features import TextFeatures
 from diffsound.training.assemble import build
-from diffsound.training.decoder import DecoderRun, DecoderStage
+from diffsound.training.decoder import DecoderStage
+from diffsound.training.decoder_run import DecoderRun
 from diffsound.training.export import load_export
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
@@ -138,6 +139,59 @@ def test_learns_from_labels_in_the_order_of_the_curriculum(
     assert all(np.isfinite(entry["loss"]) for entry in read_log(run))
     with pytest.raises(DataError, match="curriculum needs clips with several labels"):
         run_tiny("decoder", prepared, tmp_path / "other", *overrides, "curriculum={n: 1}")
+
+
+@pytest.mark.parametrize(
+    ("override", "closeness"),
+    [
+        ("gradient_checkpointing=true", 1e-5),
+        ("train.precision=bf16", 0.05),
+    ],
+)
+def test_other_ways_to_compute_the_same(
+    decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path, override: str, closeness: float
+) -> None:
+    """Less memory, or half the bits: the loss curve is the plain run's, as near as bits allow."""
+    run = tmp_path / "run"
+    chosen = (f"codec={tiny_codec}", "samples.clips=0", override)
+    run_tiny("decoder", prepared, run, *chosen)
+    curves = [
+        [entry["loss"] for entry in read_log(folder) if entry["kind"] == "train"]
+        for folder in (decoder, run)
+    ]
+    assert curves[1] == pytest.approx(curves[0], rel=closeness)
+    if closeness > 1e-3:
+        assert curves[1] != curves[0]
+
+
+def test_compiled_blocks_compute_the_same(
+    decoder: Path,
+    prepared: Path,
+    tiny_codec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Traced for real; only the generation of C++, which takes a minute, is left out."""
+    compile_ = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda m: compile_(m, backend="aot_eager"))
+    run = tmp_path / "run"
+    chosen = (f"codec={tiny_codec}", "samples.clips=0", "train.compile=true", "train.max_steps=2")
+    run_tiny("decoder", prepared, run, *chosen, "train.schedule=constant")
+    plain = next(entry["loss"] for entry in read_log(decoder))
+    assert next(entry["loss"] for entry in read_log(run)) == pytest.approx(plain, rel=1e-4)
+    _, config, state = load_export(run)
+    build_decoder(DiffsoundConfig.model_validate(config["decoder"])).load_state_dict(state)
+
+
+def test_a_precision_the_device_lacks_is_refused(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def old_gpu(**_: object) -> None:
+        raise ValueError("bf16 mixed precision requires a supported device.")
+
+    monkeypatch.setattr("diffsound.training.engine.Accelerator", old_gpu)
+    with pytest.raises(ConfigError, match=r"train\.precision=bf16 cannot be had: bf16 mixed"):
+        run_tiny("codec", prepared, tmp_path / "run", "train.precision=bf16")
 
 
 def stage_of(prepared: Path, tiny_codec: Path, **changes: object) -> DecoderStage:

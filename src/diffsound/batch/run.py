@@ -36,7 +36,6 @@ MAX_LANES = 8
 _TOGETHER = {"cpu": 1, "cluster": 4, "accelerator": 32}
 
 
-
 @dataclass(frozen=True)
 class Failure:
     """A row that could not be made, and why."""

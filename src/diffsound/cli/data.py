@@ -139,6 +139,51 @@ def prepare(
 
 
 @app.command()
+def credits(
+    folder: Prepared,
+    split: Annotated[str | None, typer.Option(help="Only the clips of this split.")] = None,
+) -> None:
+    """Print whom to thank: every author, with licences and addresses, as Markdown."""
+    from diffsound.data.credits import credits as write
+    from diffsound.data.shards import PreparedData
+
+    data = PreparedData.open(folder)
+    chosen = data.where(split=split) if split else range(len(data.records))
+    typer.echo(write([data.records[i] for i in chosen]), nl=False)
+
+
+@app.command()
+def mix(
+    folder: Prepared,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scenes' shards.")],
+    count: Annotated[int, typer.Option(help="Scenes to mix.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Same seed, same scenes.")] = 0,
+    split: Annotated[str, typer.Option(help="Which clips to mix.")] = "train",
+    seconds: Annotated[float, typer.Option(help="Length of a scene.")] = 10.0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a setting: --set distance=0.3")
+    ] = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Mix soundscapes of one to four events, with true captions and timelines."""
+    from diffsound.config import apply_overrides, parse_config
+    from diffsound.data.scenes import write_scenes
+    from diffsound.data.shards import PreparedData
+    from diffsound.data.soundscape import SceneConfig
+
+    values = apply_overrides({"seconds": seconds}, set_ or [])
+    config = parse_config(SceneConfig, values, source="options")
+    index = write_scenes(
+        PreparedData.open(folder), out, count, seed=seed, split=split, config=config
+    )
+    if not quiet:
+        typer.echo(
+            f"{out}: {index.clips} scenes, {index.seconds / 3600:.2f} h in "
+            f"{len(index.shards)} shards"
+        )
+
+
+@app.command()
 def tokenize(
     folder: Prepared,
     bundle: options.Bundle = None,

@@ -25,6 +25,8 @@ COMMANDS = {
     "batch": "diffsound.cli.batch",
     "data": "diffsound.cli.data",
     "train": "diffsound.cli.train",
+    "finetune": "diffsound.cli.finetune",
+    "evaluate": "diffsound.cli.evaluate",
     "bundle": "diffsound.cli.bundle",
     "ui": "diffsound.cli.ui",
     "serve": "diffsound.cli.serve",

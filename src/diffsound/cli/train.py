@@ -89,6 +89,18 @@ def classifier(
 
 
 @app.command()
+def captioner(
+    config: ConfigOption,
+    data: DataOption,
+    run: RunOption = None,
+    set_: SetOption = None,
+    dry_run: DryOption = False,
+) -> None:
+    """Train the captioner that ranks candidates and scores how well sounds fit their texts."""
+    _train("captioner", config, data, run, set_ or [], dry_run)
+
+
+@app.command()
 def plot(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     out: Annotated[Path | None, typer.Option("--out", help="PNG file (RUN/curves.png).")] = None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -152,10 +153,14 @@ def _meteor(truth: Captions, said: Captions) -> Score:
         # Its own destructor waits for the lock that a failed call leaves closed.
         if meteor.lock.locked():
             meteor.lock.release()
-        raise DiffsoundError(f"METEOR's Java program failed: {error}") from error
+        raise DiffsoundError(f"METEOR's Java program failed: {error}; see java -version") from error
     finally:
-        for pipe in (meteor.meteor_p.stdout, meteor.meteor_p.stderr):
-            pipe.close()
+        process = meteor.meteor_p
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            with suppress(OSError):  # what a dead program did not read cannot be flushed
+                pipe.close()
     return _score(value, each)
 
 

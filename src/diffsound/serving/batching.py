@@ -236,8 +236,8 @@ class Engine:
         except Exception as error:
             if len(batch) > 1:
                 # One sound that cannot be made must not take its neighbours with it.
-                for item in batch:
-                    self._make([item])
+                for alone in batch:
+                    self._make([alone])
                 return
             log("generation failed", logging.ERROR, error)
             first.fail(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diffsound.errors import MissingExtraError
 
@@ -30,7 +30,7 @@ class Metrics:
         except ImportError as error:
             raise MissingExtraError("prometheus-client", "serve") from error
         self.registry = CollectorRegistry()
-        shared = {"namespace": "diffsound", "registry": self.registry}
+        shared: dict[str, Any] = {"namespace": "diffsound", "registry": self.registry}
         ProcessCollector(registry=self.registry)
         self.requests = Counter(
             "requests", "Answered requests.", ("method", "route", "status"), **shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
@@ -120,7 +120,8 @@ class Service:
         done = asyncio.ensure_future(asyncio.wrap_future(task.result))
         gone = asyncio.create_task(_hang_up(request))
         try:
-            await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
+            both: set[asyncio.Future[Any]] = {done, gone}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
                 raise CancelledError("the caller hung up")
             return done.result()

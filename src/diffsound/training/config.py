@@ -28,6 +28,8 @@ class TrainConfig(Config):
     final_lr: where cosine and linear schedules end, as a share of lr.
     clip: largest gradient norm; None leaves gradients alone.
     ema_decay: of the averaged weights that are validated and exported; None uses the last ones.
+    validate_first: also before the first step, so that a fine-tuning that only makes things worse
+        hands on what it started from.
     patience: validations without improvement before stopping; None never stops early.
     export: which weights the run hands on. Adversarial stages want "last": their texture gets
         better while the pixel distance that picks "best" gets worse.
@@ -56,6 +58,7 @@ class TrainConfig(Config):
     keep_last: PositiveInt = 2
     validate_steps: PositiveInt | None = 500
     validate_epochs: PositiveInt | None = None
+    validate_first: bool = False
     patience: PositiveInt | None = None
     export: Literal["best", "last"] = "best"
     log_steps: PositiveInt = 20

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffsound.errors import BundleError
 from diffsound.files import sha256
-from diffsound.training.checkpoint import load_newest, save_tensors, under
+from diffsound.training.checkpoint import save_tensors
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -25,7 +25,7 @@ def write_export(
     run: Path,
     kind: str,
     config: Mapping[str, Any],
-    module: nn.Module,
+    state: Mapping[str, Tensor],
     *,
     step: int,
     metrics: Mapping[str, float],
@@ -34,7 +34,7 @@ def write_export(
     target = run / "export"
     temporary = Path(tempfile.mkdtemp(dir=run, prefix=".export-"))
     try:
-        save_tensors(module.state_dict(), temporary / MODEL)
+        save_tensors(state, temporary / MODEL)
         content = {
             "format": FORMAT,
             "kind": kind,
@@ -86,26 +86,3 @@ def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise BundleError(f"the export in {folder} cannot be read: {error}") from error
     return kind, config, state
-
-
-def start_from(run: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> None:
-    """Put the weights of another run into `modules`, whose first is the stage's product.
-
-    The product takes the exported weights. Other players take theirs from that run's newest
-    checkpoint, or begin anew if it has none of them (a codec trained without a discriminator).
-    """
-    theirs, _, state = load_export(run)
-    if theirs != kind:
-        raise BundleError(f"{run} holds a {theirs}, it cannot start a {kind}")
-    product, *others = modules
-    states = {product: state}
-    found = load_newest(Path(run)) if Path(run).is_dir() else None
-    if found is not None:
-        there = {name: under(found.tensors["weights"], name) for name in others}
-        states |= {name: tensors for name, tensors in there.items() if tensors}
-    for name, content in states.items():
-        try:
-            modules[name].load_state_dict(content)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise BundleError(f"{run} does not fit this config's {name}: {reason}") from error

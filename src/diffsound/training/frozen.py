@@ -1,11 +1,13 @@
-"""Finished stages that another one builds on: out of a run's export or a bundle."""
+"""Finished stages that another run builds on: out of a run's export or a bundle."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from diffsound import bundle
 from diffsound.audio.mel import MelConfig
@@ -13,6 +15,7 @@ from diffsound.bundle import CodecPart, VocoderPart, codec_fingerprint
 from diffsound.codec.codec import Codec
 from diffsound.config import parse_config
 from diffsound.errors import BundleError
+from diffsound.training.checkpoint import load_newest, under
 from diffsound.training.export import load_export
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig
@@ -71,7 +74,28 @@ def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[nn.Module, Vocoder
     return vocoder.eval().requires_grad_(False), part
 
 
-def _export(source: str | Path, kind: str) -> tuple[dict, dict]:
+def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> None:
+    """Put the weights of a run or bundle into `modules`, whose first is the stage's product.
+
+    The product takes the exported weights. Other players take theirs from that run's newest
+    checkpoint, or begin anew if it has none of them (a codec trained without a discriminator).
+    """
+    product, *others = modules
+    if is_bundle(source):
+        state = load_weights(Path(source) / f"{kind}.safetensors")
+    else:
+        found, _, state = load_export(source)
+        if found != kind:
+            raise BundleError(f"{source} holds a {found}, it cannot start a {kind}")
+    load_into(modules[product], state, str(source))
+    checkpoint = load_newest(Path(source)) if others and Path(source).is_dir() else None
+    if checkpoint is not None:
+        for name in others:
+            if weights := under(checkpoint.tensors["weights"], name):
+                load_into(modules[name], weights, str(source))
+
+
+def _export(source: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     found, config, state = load_export(source)
     if found != kind:
         raise BundleError(f"{source} holds a {found}, not a {kind}; give a {kind}'s run")

@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -107,6 +106,9 @@ class Trainer:
         batches = self._batches()
         ending: Ending = "finished"
         validated = position.step
+        if config.validate_first and position.step == 0:
+            self._validate()
+            self._save()
         mark = time.monotonic()
         while self.span.done(position) < 1.0:
             if config.patience and position.stale >= config.patience:
@@ -159,8 +161,9 @@ class Trainer:
             batch = next(batches)
             ids += batch.get("id", [])
             batch = {key: self._to_device(value) for key, value in batch.items()}
-            generator = self._seeded(position.step, micro)
-            moment = Moment(position.step, position.epoch, generator)
+            moment = Moment.at(
+                config.seed, position.step, position.epoch, micro, accelerator.process_index
+            )
             with accelerator.accumulate(*self.prepared.values()):
                 for turn in self.stage.turns(batch, moment):
                     logs.update({k: torch.as_tensor(v).detach() for k, v in turn.logs.items()})
@@ -261,7 +264,7 @@ class Trainer:
                         self.run,
                         self.stage.kind,
                         self.stage.export_config(),
-                        self.averaged,
+                        self.stage.export_state(self.averaged),
                         step=position.step,
                         metrics=position.metrics,
                     )
@@ -324,13 +327,6 @@ class Trainer:
         if flag:
             self.accelerator.set_trigger()
         return bool(self.accelerator.check_trigger())
-
-    def _seeded(self, step: int, micro: int) -> torch.Generator:
-        """Seed all of torch's randomness from the place in the run; returns a generator like it."""
-        words = [self.config.seed, step, micro, self.accelerator.process_index]
-        seed = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
-        torch.manual_seed(seed)
-        return torch.Generator().manual_seed(seed)
 
     def _to_device(self, value: Any) -> Any:
         if isinstance(value, Tensor):

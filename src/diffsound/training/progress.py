@@ -72,4 +72,6 @@ class Span:
         steps, every = self.config.validate_steps, self.config.validate_epochs
         if steps and position.step % steps == 0:
             return True
-        return bool(every) and int(self.epochs(position)) // every > epochs_before // every
+        if not every:
+            return False
+        return int(self.epochs(position)) // every > epochs_before // every

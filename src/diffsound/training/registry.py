@@ -40,9 +40,16 @@ def _classifier() -> StageSpec:
 
 
 def _decoder() -> StageSpec:
-    from diffsound.training.decoder import DecoderRun, DecoderStage
+    from diffsound.training.decoder import DecoderStage
+    from diffsound.training.decoder_run import DecoderRun
 
     return StageSpec(DecoderRun, DecoderStage)
+
+
+def _captioner() -> StageSpec:
+    from diffsound.training.captioner import CaptionerRun, CaptionerStage
+
+    return StageSpec(CaptionerRun, CaptionerStage)
 
 
 # Each imported when it is asked for: a stage needs its own models only.
@@ -51,6 +58,7 @@ STAGES: dict[str, Callable[[], StageSpec]] = {
     "vocoder": _vocoder,
     "decoder": _decoder,
     "classifier": _classifier,
+    "captioner": _captioner,
 }
 
 

@@ -25,7 +25,7 @@ from diffsound.files import atomic_write, sha256
 from diffsound.training import checkpoint
 from diffsound.training.config import FREE_ON_RESUME, RunConfig
 from diffsound.training.engine import Accelerator, make_accelerator
-from diffsound.training.export import start_from
+from diffsound.training.frozen import start_from
 from diffsound.training.lock import run_lock
 from diffsound.training.loop import Ending, Trainer
 from diffsound.training.registry import stage_spec
@@ -42,8 +42,15 @@ def train(
     *,
     quiet: bool = False,
 ) -> Ending:
-    """Train a stage; a folder that holds a run already is continued."""
+    """Train a stage as a config file says; a folder that holds a run already is continued."""
     config = load_config(stage_spec(kind).config, config_path, overrides)
+    return train_config(config, data, run, quiet=quiet)
+
+
+def train_config(
+    config: RunConfig, data: str | Path, run: str | Path, *, quiet: bool = False
+) -> Ending:
+    """Train a stage as a config says; a folder that holds a run already is continued."""
     accelerator = make_accelerator(config.train)
     prepared = PreparedData.open(data)
     folder = Path(run)
@@ -77,6 +84,7 @@ def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator)
         product, *others = stage.players
         modules = {product: stage.product, **{n: stage.players[n].module for n in others}}
         start_from(config.init, config.stage, modules)
+    stage.ready()
     return stage
 
 

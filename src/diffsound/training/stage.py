@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -80,6 +81,13 @@ class Moment:
     epoch: int
     generator: torch.Generator
 
+    @classmethod
+    def at(cls, seed: int, step: int, epoch: int, micro: int, process: int) -> Moment:
+        """The moment with its generator, torch's global randomness seeded alike."""
+        words = np.random.SeedSequence([seed, step, micro, process]).generate_state(1, np.uint64)
+        torch.manual_seed(int(words[0]))
+        return cls(step, epoch, torch.Generator().manual_seed(int(words[0])))
+
 
 class Stage(ABC):
     """Builds the modules of one stage and says what they learn from.
@@ -108,6 +116,9 @@ class Stage(ABC):
         self.prepared = dict(prepared)
         self.device = device
 
+    def ready(self) -> None:  # noqa: B027
+        """Called once the first weights are in place, before anything learns."""
+
     def compile(self) -> None:
         """Hand the players' work to torch.compile."""
         for player in self.players.values():
@@ -127,6 +138,10 @@ class Stage(ABC):
 
     def sample(self, module: nn.Module, folder: Path) -> None:  # noqa: B027
         """Write pictures and sounds that show how far `module` is; nothing by default."""
+
+    def export_state(self, module: nn.Module) -> dict[str, Tensor]:
+        """What is handed on of `module` (the averaged product)."""
+        return module.state_dict()
 
     @abstractmethod
     def export_config(self) -> dict[str, Any]:

@@ -195,7 +195,7 @@ form.addEventListener("submit", (event) => {
 prompt.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
-    if (!byId("go").disabled) generate();
+    if (!byId("go").disabled) form.requestSubmit();
   }
 });
 document.addEventListener("keydown", (event) => {

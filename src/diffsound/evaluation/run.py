@@ -1,0 +1,285 @@
+"""One command: a bundle and data in, a report out.
+
+    report = evaluate("my-bundle", "data/mine", "out", EvaluationSettings(clips=200))
+    report["rows"]["generated"]["scores"]["FID"]["value"]
+
+Rows are scored by the same classifier against the same real clips: `vocoder` and `codec` are what
+the later stages cost whatever the decoder does, `generated` is everything. Run again after an
+interruption it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+
+import diffsound
+from diffsound.bundle import BUNDLED, CONFIG_FILE, Bundle, resolve
+from diffsound.config import Config, parse_config
+from diffsound.data.shards import PreparedData
+from diffsound.errors import InputError
+from diffsound.evaluation import checks
+from diffsound.evaluation.caption_metrics import caption_scores
+from diffsound.evaluation.captioner import Captioner, load_captioner
+from diffsound.evaluation.classifier import Classifier, load_classifier
+from diffsound.evaluation.clips import FileClip, clips_of_data
+from diffsound.evaluation.compare import clip_scores, compare
+from diffsound.evaluation.feature_cache import FeatureCache
+from diffsound.evaluation.features import FeatureSet, extract
+from diffsound.evaluation.ranking import CaptionRanker
+from diffsound.evaluation.score import Score
+from diffsound.evaluation.sets import (
+    Example,
+    Progress,
+    choose_examples,
+    clips_of,
+    make_folder,
+    sample_names,
+    write_examples,
+    write_generated,
+    write_json,
+    write_passed,
+    write_real,
+)
+from diffsound.files import sha256
+from diffsound.pipeline import TextToSound
+
+REPORT = "report.json"
+_SETTINGS = "settings.json"
+CAPTION_METRICS = ("cider", "spice", "scene_graph")
+_CAPTION_NAMES = {"cider": "CIDEr", "spice": "SPICE", "scene_graph": "scene graph"}
+
+
+class EvaluationSettings(Config):
+    """What is generated and measured; another value needs another folder.
+
+    clips: of the split, drawn by the seed (None: all). samples: sounds per text (the paper: 10).
+    seconds: length of every sound and cut of every real clip (None: the bundle's own).
+    sampling: replaces the bundle's defaults (`num_inference_steps`, `guidance_scale`, …).
+    copies: look for copies of training clips. resamples: of the intervals (None: the usual
+    number). allow_few: give FID also with fewer clips than it needs, with a warning.
+    """
+
+    split: str = "test"
+    clips: PositiveInt | None = None
+    samples: PositiveInt = 1
+    seconds: PositiveFloat | None = None
+    seed: int = Field(default=0, ge=0)
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    copies: bool = True
+    resamples: int | None = Field(default=None, ge=0)
+    allow_few: bool = False
+
+
+def evaluate(
+    bundle: str | Path | None,
+    data: str | Path,
+    out: str | Path,
+    settings: EvaluationSettings | None = None,
+    *,
+    classifier: str | Path | None = None,
+    captioner: str | Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Generate, score, write OUT/report.json and OUT/report.html; returns the report.
+
+    classifier, captioner: runs; without a classifier the one that ships with the bundle, without
+    a captioner the bundle's if it has one.
+    """
+    from diffsound.evaluation.report import write_html
+
+    settings = settings or EvaluationSettings()
+    source = resolve(bundle)
+    judge = load_classifier(judge_folder(source, classifier, "classifier"))
+    listener = find_captioner(source, captioner)
+    pipeline = TextToSound(Bundle.from_pretrained(source), device=device)
+    prepared = PreparedData.open(data)
+    out = make_folder(Path(out))
+    seconds = settings.seconds or pipeline.bundle.config.defaults.duration
+    examples, left_out = choose_examples(prepared, settings.split, settings.clips, settings.seed)
+    _check_same(out, _fixed(source, prepared, settings, seconds))
+    write_examples(out, examples)
+    names = sample_names(examples, settings.samples)
+    write_real(
+        out / "real", prepared, examples,
+        rate=pipeline.sample_rate, seconds=seconds, progress=progress,
+    )  # fmt: skip
+    for through in ("vocoder", "codec"):
+        write_passed(
+            out / through, out / "real", pipeline, examples, through=through, progress=progress
+        )
+    speed = write_generated(
+        out / "generated", pipeline, examples,
+        samples=settings.samples, seconds=seconds, seed=settings.seed,
+        sampling=settings.sampling, progress=progress,
+    )  # fmt: skip
+    ids = [example.id for example in examples]
+    sets = {"vocoder": ids, "codec": ids, "generated": list(names)}
+    with FeatureCache(out / "features.sqlite") as cache:
+        features = {
+            row: extract(judge, clips_of(out / row, of), seconds=seconds, cache=cache)
+            for row, of in {"real": ids, **sets}.items()
+        }
+        training = None
+        if settings.copies and settings.split != "train" and prepared.where(split="train"):
+            known = clips_of_data(prepared, prepared.where(split="train"))
+            training = extract(judge, known, seconds=seconds, cache=cache)
+    rows: dict[str, Any] = {}
+    for row, of in sets.items():
+        of_real = names if row == "generated" else None
+        comparison = compare(
+            features["real"], features[row], of=of_real,
+            allow_few=settings.allow_few, resamples=settings.resamples, seed=settings.seed,
+        )  # fmt: skip
+        scores = comparison.scores | _said(listener, examples, clips_of(out / row, of), names)
+        rows[row] = {
+            "scores": {name: score.to_json() for name, score in scores.items()},
+            "clips": comparison.protocol["generated_clips"],
+        }
+    if listener is not None:
+        scores = _said(listener, examples, clips_of(out / "real", ids), names)
+        rows["real"] = {
+            "scores": {name: score.to_json() for name, score in scores.items()},
+            "clips": len(features["real"]),
+        }
+    unseen = features["real"] if training is not None else None
+    report = {
+        "title": pipeline.bundle.config.name,
+        "rows": rows,
+        "checks": checks.report(features["generated"], training, unseen),
+        "clips": _per_clip(judge, features, names),
+        "protocol": comparison.protocol
+        | {
+            "real_set": f"{settings.split} split, {len(examples)} clips of {prepared.folder.name}",
+            "left_out": left_out,
+            "samples_per_text": settings.samples,
+            "sample_rate": pipeline.sample_rate,
+            "mel": pipeline.bundle.config.codec.mel.model_dump(mode="json"),
+            "backbone": judge.config.backbone.kind,
+            "sampling": asdict(pipeline.sampling_settings(**settings.sampling)),
+            "seconds_per_sound": speed,
+            "device": device,
+            "threads": torch.get_num_threads(),
+            "bundle": {"name": pipeline.bundle.config.name, "sha256": sha256(source / CONFIG_FILE)},
+            "captioner": listener is not None,
+            "versions": versions(),
+        },
+    }
+    write_json(out / REPORT, report)
+    write_html(out, report)
+    return report
+
+
+def judge_folder(bundle: Path, given: str | Path | None, kind: str) -> Path:
+    """The folder of a classifier or captioner: the one given, or one that ships with a bundle."""
+    if given is not None and str(given) != "bundle":
+        return Path(given)
+    for place in (bundle / kind, BUNDLED / kind, BUNDLED.parent / kind):
+        if place.is_dir():
+            return place
+    raise InputError(f"{bundle} has no {kind} of its own; give one with --{kind} RUN")
+
+
+def find_captioner(bundle: Path, given: str | Path | None) -> Captioner | None:
+    """The captioner given, or the bundle's, or None: then caption scores are left out."""
+    if given is None:
+        try:
+            return load_captioner(judge_folder(bundle, None, "captioner"))
+        except InputError:
+            return None
+    return load_captioner(judge_folder(bundle, given, "captioner"))
+
+
+def caption_comparison(
+    captioner: Captioner, examples: Sequence[Example], clips: Sequence[FileClip], of: Sequence[str]
+) -> dict[str, Score]:
+    """The audio caption loss (section VI-B) of clips, `of` the real clip with this id."""
+    references = {example.id: list(example.captions) for example in examples}
+    heard = CaptionRanker(captioner, references.values())
+    rate = captioner.mel.sample_rate
+    said = [s for clip in clips for s in heard.captions([_Heard(clip.wave(rate), rate)])]
+    found = caption_scores(said, [references[name] for name in of], metrics=CAPTION_METRICS)
+    return {
+        _CAPTION_NAMES[name]: Score(_CAPTION_NAMES[name], one.value, "higher", note=one.reason)
+        for name, one in found.items()
+    }
+
+
+def versions() -> dict[str, str]:
+    """What a number may depend on."""
+    return {
+        "diffsound": diffsound.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+class _Heard:
+    """A wave as a ranker takes it."""
+
+    def __init__(self, wave: np.ndarray, sample_rate: int) -> None:
+        self.wave, self.sample_rate = wave, sample_rate
+
+
+def _said(
+    captioner: Captioner | None,
+    examples: Sequence[Example],
+    clips: Sequence[FileClip],
+    names: Mapping[str, str],
+) -> dict[str, Score]:
+    if captioner is None:
+        return {}
+    of = [names.get(clip.id, clip.id) for clip in clips]
+    return caption_comparison(captioner, examples, clips, of)
+
+
+def _per_clip(
+    judge: Classifier, features: Mapping[str, FeatureSet], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    scores = clip_scores(judge, features["real"], features["generated"], of=names)
+    return [asdict(score) | {"of": names[score.id]} for score in scores]
+
+
+def _fixed(
+    source: Path, data: PreparedData, settings: EvaluationSettings, seconds: float
+) -> dict[str, Any]:
+    """What decides which sounds are in the folder."""
+    made = settings.model_dump(mode="json", exclude={"copies", "resamples", "allow_few"})
+    return made | {
+        "seconds": seconds,
+        "bundle": sha256(source / CONFIG_FILE),
+        "data": sha256(data.folder / "index.json"),
+    }
+
+
+def _check_same(out: Path, now: dict[str, Any]) -> None:
+    """Refuse to mix the sounds of two settings in one folder."""
+    path = out / _SETTINGS
+    if path.exists():
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            before = {}
+        changed = [f"{key} was {before.get(key)!r}" for key in now if before.get(key) != now[key]]
+        if changed:
+            raise InputError(
+                f"{out} holds an evaluation with other settings ({'; '.join(changed)}); "
+                "use the same ones or another --out"
+            )
+    write_json(path, now)
+
+
+def parse_settings(values: Mapping[str, Any]) -> EvaluationSettings:
+    """Settings from the command line's values."""
+    return parse_config(EvaluationSettings, values, source="evaluate")

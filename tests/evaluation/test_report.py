@@ -1,0 +1,126 @@
+"""A whole evaluation at tiny size: generate, score, report, resume."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diffsound.audio.io import read_audio
+from diffsound.data.shards import PreparedData
+from diffsound.errors import DataError, InputError
+from diffsound.evaluation.report import interval_bars, scores_table
+from diffsound.evaluation.run import EvaluationSettings, evaluate
+from diffsound.evaluation.sets import choose_examples, read_examples, sample_seed
+
+SETTINGS = EvaluationSettings(
+    split="valid", samples=2, seconds=0.5, resamples=20, allow_few=True,
+    sampling={"num_inference_steps": 2},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def evaluated(
+    tiny_folder: Path, sound_data: Path, classifier_run: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, Any]]:  # fmt: skip
+    out = tmp_path_factory.mktemp("evaluated") / "out"
+    return out, evaluate(tiny_folder, sound_data, out, SETTINGS, classifier=classifier_run)
+
+
+def test_every_row_is_scored_by_the_same_measure(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    out, report = evaluated
+    assert list(report["rows"]) == ["vocoder", "codec", "generated"]
+    for row, clips in (("vocoder", 6), ("codec", 6), ("generated", 12)):
+        found = report["rows"][row]
+        assert found["clips"] == clips == len(list((out / row).glob("*.wav")))
+        for name in ("FID", "KL"):
+            assert found["scores"][name]["value"] > 0
+            assert found["scores"][name]["low"] <= found["scores"][name]["high"]
+    assert report["protocol"]["real_clips"] == 6
+    assert report["protocol"]["sampling"]["num_inference_steps"] == 2
+    assert report["protocol"]["seconds_per_sound"] > 0
+    assert report["checks"]["clips"] == 12
+    assert "copies" in report["checks"]
+    assert json.loads((out / "report.json").read_text()) == json.loads(json.dumps(report))
+
+
+def test_the_page_needs_nothing_else(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = evaluated
+    page = (out / "report.html").read_text(encoding="utf-8")
+    sources = re.findall(r"(?:src|href)='([^']{0,12})", page)
+    assert len(sources) == 6 * 4 * 2
+    assert all(source.startswith("data:") for source in sources)
+    assert page.count("<audio") == 6 * 4
+    assert "a &lt;loud&gt; sound 12" in page
+    assert "<loud>" not in page
+
+
+def test_resumes_where_it_stopped(
+    evaluated: tuple[Path, dict[str, Any]], tiny_folder: Path, sound_data: Path,
+    classifier_run: Path,
+) -> None:  # fmt: skip
+    """One lost sound is made again, the same; the others are not touched."""
+    out, report = evaluated
+    lost, kept = sorted((out / "generated").glob("*.wav"))[:2]
+    before, touched = read_audio(lost, 22050), kept.stat().st_mtime_ns
+    lost.unlink()
+    again = evaluate(tiny_folder, sound_data, out, SETTINGS, classifier=classifier_run)
+    np.testing.assert_allclose(read_audio(lost, 22050), before, atol=2e-4)
+    assert kept.stat().st_mtime_ns == touched
+    before_fid = report["rows"]["codec"]["scores"]["FID"]
+    assert again["rows"]["codec"]["scores"]["FID"] == before_fid
+
+
+def test_other_settings_need_another_folder(
+    evaluated: tuple[Path, dict[str, Any]], tiny_folder: Path, sound_data: Path,
+    classifier_run: Path,
+) -> None:  # fmt: skip
+    out, _ = evaluated
+    other = SETTINGS.model_copy(update={"seed": 1})
+    with pytest.raises(InputError, match=r"seed was 0.*another --out"):
+        evaluate(tiny_folder, sound_data, out, other, classifier=classifier_run)
+
+
+def test_a_bundle_without_classifier_says_what_to_give(
+    tiny_folder: Path, sound_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffsound.evaluation.run.BUNDLED", tmp_path / "nothing" / "small")
+    with pytest.raises(InputError, match="--classifier RUN"):
+        evaluate(tiny_folder, sound_data, tmp_path / "out", SETTINGS)
+
+
+def test_examples_are_drawn_by_the_seed(sound_data: Path) -> None:
+    data = PreparedData.open(sound_data)
+    few, left_out = choose_examples(data, "valid", 3, seed=1)
+    assert len(few) == 3
+    assert few == choose_examples(data, "valid", 3, seed=1)[0]
+    assert few != choose_examples(data, "valid", 3, seed=2)[0]
+    assert left_out == {"clip-18": "it has no caption"}
+    with pytest.raises(DataError, match=r"no clip of the split 'test'.*valid"):
+        choose_examples(data, "test")
+
+
+def test_a_sound_has_its_own_seed() -> None:
+    seeds = {sample_seed(s, name, n) for s in (0, 1) for name in ("a", "b") for n in (0, 1)}
+    assert len(seeds) == 8
+
+
+def test_what_is_no_evaluation_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no examples\.json"):
+        read_examples(tmp_path)
+
+
+def test_missing_scores_are_words() -> None:
+    def score(value: float | None) -> dict[str, Any]:
+        return {"value": value, "low": None, "high": None, "better": "lower", "note": "few clips"}
+
+    table = scores_table({"codec": {"scores": {"FID": score(None), "KL": score(1.5)}, "clips": 2}})
+    assert "not available" in table
+    assert "1.5" in table
+    assert interval_bars("FID", {"codec": score(None)}) == ""
+    assert interval_bars("KL", {"codec": score(1.5)}).count("<rect") == 1

@@ -1,0 +1,64 @@
+"""Write constraints.txt: the exact versions of every package this environment uses for diffsound.
+
+    python tools/constraints.py > constraints.txt
+
+Run it in an environment where everything was installed and `make check` has passed. Only packages
+that diffsound or one of its extras needs, directly or not, are listed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def wanted() -> list[Requirement]:
+    """diffsound's own requirements, every extra included, and what builds it."""
+    content = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
+    project = content["project"]
+    lines = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        lines += extra
+    return [Requirement(line) for line in lines]
+
+
+def closure(requirements: list[Requirement]) -> dict[str, str]:
+    """Installed versions of the requirements and of all they need."""
+    versions: dict[str, str] = {}
+    queue = list(requirements)
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        key = (name, frozenset(requirement.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue
+        # The local part ("+cpu") names a build, not a version another machine can ask for.
+        versions[name] = found.version.split("+")[0]
+        for line in found.requires or []:
+            needed = Requirement(line)
+            extras = requirement.extras or {""}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras):
+                queue.append(needed)
+    return versions
+
+
+def main() -> None:
+    print("# Exact versions that are known to work together; made by tools/constraints.py.")
+    for name, version in sorted(closure(wanted()).items()):
+        print(f"{name}=={version}")
+
+
+if __name__ == "__main__":
+    main()
