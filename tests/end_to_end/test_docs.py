@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/index.md", "docs/editing.md", "docs/python.md"]
+PAGES = [
+    "README.md",
+    "docs/index.md",
+    "docs/editing.md",
+    "docs/python.md",
+    "docs/batch.md",
+    "docs/export.md",
+]
 
 
 def blocks(page: str, language: str) -> list[str]:

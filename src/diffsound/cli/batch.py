@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from diffsound.cli import options
+from diffsound.cli.main import INTERRUPTED
 from diffsound.cli.progress import progress_bar
 
 SOME_FAILED = 1
@@ -55,30 +56,34 @@ def command(
     """
     from diffsound.batch.run import generate_batch
 
-    with progress_bar(prompts.name, quiet or as_json) as show:
-        report = generate_batch(
-            prompts,
-            out,
-            bundle=bundle,
-            device=device,
-            file_format=file_format,
-            loudness=loudness,
-            engine=engine,
-            workers=workers,
-            address=address,
-            overwrite=overwrite,
-            progress=show,
-            duration=duration,
-            candidates=candidates,
-            negative=negative,
-            steps=steps,
-            guidance=guidance,
-            sampler=sampler,
-            temperature=temperature,
-            top_k=top_k,
-            truncation=truncation,
-            **options.given(backend=backend),
-        )
+    try:
+        with progress_bar(prompts.name, quiet or as_json) as show:
+            report = generate_batch(
+                prompts,
+                out,
+                bundle=bundle,
+                device=device,
+                file_format=file_format,
+                loudness=loudness,
+                engine=engine,
+                workers=workers,
+                address=address,
+                overwrite=overwrite,
+                progress=show,
+                duration=duration,
+                candidates=candidates,
+                negative=negative,
+                steps=steps,
+                guidance=guidance,
+                sampler=sampler,
+                temperature=temperature,
+                top_k=top_k,
+                truncation=truncation,
+                **options.given(backend=backend),
+            )
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what is made is listed, run it again to go on", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         failures = [vars(failure) for failure in report.failures]
         shown = {"made": report.made, "kept": report.kept, "failures": failures}

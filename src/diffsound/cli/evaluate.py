@@ -206,3 +206,20 @@ def study(
         result = run_study(judge, chosen, others, seconds=seconds, cache=cache, seed=seed)
     for path in write_study(out, result, judge, chosen[0], others, seconds=seconds, seed=seed):
         typer.echo(str(path))
+
+
+@app.command()
+def table(
+    number: Annotated[int, typer.Argument(help="2 to 7.")],
+    config: Annotated[Path, typer.Option("--config", help="The table's YAML file.")],
+    out: Out,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a setting: --set clips=100")
+    ] = None,
+) -> None:
+    """Repeat a table of the paper with our bundles; rows that are finished are not made again."""
+    from diffsound.config import load_config
+    from diffsound.evaluation.tables import TableConfig, make_table
+
+    for path in make_table(number, load_config(TableConfig, config, set_ or []), out, _progress):
+        typer.echo(str(path))

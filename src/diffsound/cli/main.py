@@ -95,8 +95,10 @@ def with_verb(arguments: list[str]) -> list[str]:
         if not argument.startswith("-"):
             is_verb = position == 0 and argument in COMMANDS
             return arguments if is_verb else ["generate", *arguments]
-    piped = not arguments and not sys.stdin.isatty()
-    return ["generate"] if piped else arguments
+    # Options alone: the prompt comes through a pipe, unless they are the program's own.
+    own = {"-h", "--help", "--version", "--install-completion", "--show-completion"}
+    piped = not sys.stdin.isatty() and not own & set(arguments)
+    return ["generate", *arguments] if piped else arguments
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:

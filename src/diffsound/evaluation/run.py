@@ -106,7 +106,7 @@ def evaluate(
     out = make_folder(Path(out))
     seconds = settings.seconds or pipeline.bundle.config.defaults.duration
     examples, left_out = choose_examples(prepared, settings.split, settings.clips, settings.seed)
-    _check_same(out, _fixed(source, prepared, settings, seconds))
+    check_same(out, _fixed(source, prepared, settings, seconds))
     write_examples(out, examples)
     names = sample_names(examples, settings.samples)
     write_real(
@@ -206,7 +206,7 @@ def caption_comparison(
     references = {example.id: list(example.captions) for example in examples}
     heard = CaptionRanker(captioner, references.values())
     rate = captioner.mel.sample_rate
-    said = [s for clip in clips for s in heard.captions([_Heard(clip.wave(rate), rate)])]
+    said = [s for clip in clips for s in heard.captions([Heard(clip.wave(rate), rate)])]
     found = caption_scores(said, [references[name] for name in of], metrics=CAPTION_METRICS)
     return {
         _CAPTION_NAMES[name]: Score(_CAPTION_NAMES[name], one.value, "higher", note=one.reason)
@@ -225,7 +225,7 @@ def versions() -> dict[str, str]:
     }
 
 
-class _Heard:
+class Heard:
     """A wave as a ranker takes it."""
 
     def __init__(self, wave: np.ndarray, sample_rate: int) -> None:
@@ -263,7 +263,7 @@ def _fixed(
     }
 
 
-def _check_same(out: Path, now: dict[str, Any]) -> None:
+def check_same(out: Path, now: dict[str, Any]) -> None:
     """Refuse to mix the sounds of two settings in one folder."""
     path = out / _SETTINGS
     if path.exists():

@@ -72,9 +72,9 @@ def export_onnx(bundle: Bundle, folder: str | Path, *, int8: bool = False) -> Pa
             continue
         network, inputs, dynamic = networks[stage]
         with atomic_write(path) as temporary:
-            _export(network, inputs, dynamic, temporary)
+            export_network(network, inputs, dynamic, temporary)
             if int8 and stage == "decoder":
-                _quantize(temporary)
+                quantize(temporary)
         files[path.name] = FileInfo(bytes=path.stat().st_size, sha256=sha256(path))
     config = ExportConfig(int8=int8, opset=OPSET, weights=weights, files=files)
     with atomic_write(target / CONFIG_FILE) as temporary:
@@ -152,9 +152,10 @@ def _networks(bundle: Bundle) -> dict[str, Exportable]:
 _OUTPUTS = {DecoderStep: "logits", CodecDecoder: "mel"}
 
 
-def _export(
+def export_network(
     network: nn.Module, inputs: Mapping[str, Tensor], dynamic: dict[str, Any], path: Path
 ) -> None:
+    """Write one network; `dynamic` names the free axes of its inputs."""
     # The exporter reports its progress on stdout and its doubts as warnings.
     talk = logging.getLogger("torch.onnx")
     level = talk.level
@@ -178,7 +179,7 @@ def _export(
         talk.setLevel(level)
 
 
-def _quantize(path: Path) -> None:
+def quantize(path: Path) -> None:
     """Make the dense layers of the decoder int8, in place."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic

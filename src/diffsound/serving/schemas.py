@@ -59,9 +59,15 @@ class Drawing(Request):
         default=None, ge=0, le=100, description="How closely to follow the text; 1 is off."
     )
     sampler: SamplerName | None = None
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_k: int | None = Field(default=None, ge=1, le=1_000_000)
-    truncation: float | None = Field(default=None, gt=0, le=1)
+    temperature: float | None = Field(
+        default=None, ge=0.01, le=100, description="Below 1 safer, above 1 wilder."
+    )
+    top_k: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Draw from the k likeliest tokens only."
+    )
+    truncation: float | None = Field(
+        default=None, ge=0.001, le=1, description="Draw from the likeliest of this total mass."
+    )
     bundle: str | None = Field(
         default=None, max_length=200, description="One of /v1/bundles; the first when missing."
     )

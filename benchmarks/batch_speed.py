@@ -1,0 +1,99 @@
+"""`batch` of many prompts against as many single calls in one process.
+
+    python benchmarks/batch_speed.py [--bundle DIR] [--prompts 100] [--seconds 3] [--json out.json]
+
+Both sides write the same files, which is checked. Three ways of single calls: a warm pipeline
+called once per prompt with all cores; the same with one core; and the command line's `generate`,
+which loads the model every time (only a few of them are run, and multiplied). Without a bundle it
+takes one of the bundled model's size with random weights, which costs the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from diffsound.batch.manifest import read_manifest
+from diffsound.batch.run import generate_batch, load_pipeline
+from diffsound.cli.main import run
+from diffsound.data.engines import available_cores
+from diffsound.files import sha256
+from diffsound.stages import DEFAULT_BACKEND
+from diffsound.threads import torch_threads
+from small_bundle import small_bundle
+
+SCENES = ("a dog barks", "rain on a tin roof", "church bells ring", "a car drives by", "footsteps")
+COMMANDS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bundle", type=Path)
+    parser.add_argument("--prompts", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bundle = arguments.bundle or small_bundle().save_pretrained(folder / "bundle")
+        times = measure(folder, bundle, arguments.prompts, arguments.seconds)
+    print(
+        f"{arguments.prompts} sounds of {arguments.seconds:g} s, {available_cores()} cores, "
+        f"{torch.get_num_threads()} threads"
+    )
+    for way, seconds in times.items():
+        ratio = seconds / times["batch"]
+        each = 1000 * seconds / arguments.prompts
+        print(f"{way:>28}  {seconds:7.1f} s  {each:7.1f} ms each   {ratio:5.2f}x batch")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(times, indent=2))
+
+
+def measure(folder: Path, bundle: Path, count: int, seconds: float) -> dict[str, float]:
+    """Seconds of each way."""
+    prompts = folder / "prompts.jsonl"
+    rows = [
+        {"prompt": SCENES[i % len(SCENES)], "seed": i, "duration": seconds, "name": f"s{i}"}
+        for i in range(count)
+    ]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pipeline = load_pipeline(str(bundle), "cpu", DEFAULT_BACKEND)
+    pipeline("warm", duration=seconds, seed=0)
+
+    def singles() -> None:
+        for row in rows:
+            (sound,) = pipeline(row["prompt"], seed=row["seed"], duration=seconds)
+            sound.save(folder / f"{row['name']}.wav")
+
+    times = {}
+    started = time.perf_counter()
+    generate_batch(prompts, folder / "out", bundle=bundle)
+    times["batch"] = time.perf_counter() - started
+    started = time.perf_counter()
+    singles()
+    times["single calls, all cores"] = time.perf_counter() - started
+    for entry in read_manifest(folder / "out").values():
+        assert sha256(folder / entry["file"]) == entry["sha256"], f"{entry['file']} differs"
+    started = time.perf_counter()
+    with torch_threads(1):
+        singles()
+    times["single calls, one core"] = time.perf_counter() - started
+    started = time.perf_counter()
+    for row in rows[:COMMANDS]:
+        command = [row["prompt"], "--seed", str(row["seed"]), "--duration", str(seconds)]
+        command += ["--output-dir", str(folder / "commands"), "--bundle", str(bundle), "--quiet"]
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+            run(command)
+    times["generate, model loaded anew"] = (time.perf_counter() - started) / COMMANDS * count
+    return times
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The server under load: micro-batched against one sound at a time, and its memory.
+
+    python benchmarks/server_load.py [--bundle DIR] [--clients 8] [--seconds 60] [--json]
+
+Both servers run in the same minutes, in turns, on the same requests, so that only their ratio
+counts. Targets: no answer but 200 and 429; throughput of micro-batching at least 1.4 times that of
+one at a time; memory flat over 500 requests. Latencies (median, p95) are reported. With Chromium
+and Playwright, `--page` also times the page: from the server being ready to the page being ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+import httpx
+
+PROMPTS = (
+    "a dog barks in the distance",
+    "rain on a tin roof",
+    "footsteps on gravel, then a door creaks",
+    "birds chirp in the morning",
+)
+ONE_AT_A_TIME = ("--lanes", "1", "--max-batch", "1")
+WARM_REQUESTS, ALL_REQUESTS = 100, 500
+
+
+@dataclass
+class Load:
+    """What the clients saw of one server."""
+
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def throughput(self) -> float:
+        return len(self.latencies) / self.seconds
+
+    def report(self) -> dict[str, object]:
+        ordered = sorted(self.latencies)
+        return {
+            "requests": len(ordered),
+            "per minute": round(60 * self.throughput, 1),
+            "median s": round(statistics.median(ordered), 2),
+            "p95 s": round(ordered[int(0.95 * (len(ordered) - 1))], 2),
+            "statuses": dict(self.statuses),
+        }
+
+
+@contextmanager
+def server(bundle: str | None, *options: str) -> Iterator[str]:
+    """`diffsound serve` on a free port; gives its address once it is ready."""
+    code = "from diffsound.cli.main import run; run()"
+    command = [sys.executable, "-c", code, "serve", "--port", "0", *options]
+    if bundle is not None:
+        command += ["-b", bundle]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if found := re.search(r"http://[\d.:]+", line):
+                break
+        else:
+            raise SystemExit("the server did not start; see the lines above")
+        # Its log must be read, or the pipe fills and it waits.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def press(url: str, load: Load, clients: int, seconds: float, body: dict[str, object]) -> None:
+    """Let `clients` ask one sound after the other for so long; adds to `load`."""
+    end = time.monotonic() + seconds
+    seeds, lock = count(), threading.Lock()
+
+    def ask() -> None:
+        with httpx.Client(timeout=600) as client:
+            while time.monotonic() < end:
+                with lock:
+                    seed = next(seeds)
+                start = time.monotonic()
+                prompt = {"prompt": PROMPTS[seed % len(PROMPTS)], "seed": seed}
+                answer = client.post(f"{url}/v1/generate", json=body | prompt)
+                with lock:
+                    load.statuses[answer.status_code] += 1
+                    if answer.status_code == 200:
+                        load.latencies.append(time.monotonic() - start)
+                if answer.status_code == 429:
+                    time.sleep(float(answer.headers["Retry-After"]))
+
+    start = time.monotonic()
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    load.seconds += time.monotonic() - start
+
+
+def resident_mb(url: str) -> float:
+    text = httpx.get(f"{url}/metrics", timeout=60).text
+    found = re.search(r"^process_resident_memory_bytes (\S+)", text, re.MULTILINE)
+    assert found is not None
+    return float(found[1]) / 1e6
+
+
+def memory(url: str, clients: int) -> tuple[float, float]:
+    """Resident MB after the first short requests, and after many more."""
+    body: dict[str, object] = {"duration": 0.5, "num_inference_steps": 2}
+    left = iter(range(ALL_REQUESTS))
+    lock = threading.Lock()
+
+    def ask(until: int) -> None:
+        with httpx.Client(timeout=600) as client:
+            while True:
+                with lock:
+                    number = next(left, None)
+                if number is None:
+                    return
+                client.post(f"{url}/v1/generate", json=body | {"prompt": f"rain {number}"})
+                if number >= until:
+                    return
+
+    measured = []
+    for until in (WARM_REQUESTS, ALL_REQUESTS):
+        threads = [threading.Thread(target=ask, args=(until,)) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        measured.append(resident_mb(url))
+    return measured[0], measured[1]
+
+
+def page_seconds(url: str) -> float:
+    """From the address being typed to the page taking a prompt, in a fresh browser profile."""
+    import shutil
+
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page()
+        start = time.monotonic()
+        page.goto(url)
+        page.wait_for_selector("#go:enabled")
+        took = time.monotonic() - start
+        browser.close()
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bundle", help="a bundle's folder; the packaged one if missing")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each of the two servers")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--duration", type=float, default=5.0, help="of each sound")
+    parser.add_argument("--steps", type=int, help="sampling steps; the bundle's own if missing")
+    parser.add_argument("--page", action="store_true", help="time the page in Chromium too")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    body: dict[str, object] = {"duration": given.duration}
+    if given.steps is not None:
+        body["num_inference_steps"] = given.steps
+    single, batched = Load(), Load()
+    with server(given.bundle, *ONE_AT_A_TIME) as plain, server(given.bundle) as grouped:
+        for _ in range(given.turns):
+            for url, load in ((plain, single), (grouped, batched)):
+                press(url, load, given.clients, given.seconds / given.turns, body)
+        early, late = memory(grouped, given.clients)
+        page = page_seconds(grouped) if given.page else None
+    results = {
+        "one at a time": single.report(),
+        "micro-batched": batched.report(),
+        "ratio": round(batched.throughput / single.throughput, 2),
+        f"MB after {WARM_REQUESTS} requests": round(early, 1),
+        f"MB after {ALL_REQUESTS} requests": round(late, 1),
+    }
+    if page is not None:
+        results["page ready s"] = round(page, 2)
+    if given.json:
+        print(json.dumps(results))
+    else:
+        for name, value in results.items():
+            print(f"{name:>24}  {value}")
+    bad = (single.statuses + batched.statuses).keys() - {200, 429}
+    if bad:
+        raise SystemExit(f"answers other than 200 and 429: {sorted(bad)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The paper's tables at tiny size: measured, resumed, written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffsound.bundle import Bundle
+from diffsound.errors import ConfigError, InputError
+from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
+from diffsound.evaluation.captioner_encoder import PatchConfig
+from diffsound.evaluation.paper_tables import paper_table
+from diffsound.evaluation.score import Score
+from diffsound.evaluation.table_output import as_csv, markdown
+from diffsound.evaluation.tables import TableConfig, make_table
+from diffsound.training.export import write_export
+from metric_support import MEL
+
+
+@pytest.fixture(scope="module")
+def ar_folder(tiny_ar_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_ar_bundle.save_pretrained(tmp_path_factory.mktemp("ar") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def captioner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A captioner with random weights as the export of a run."""
+    config = CaptionerConfig(
+        n_mels=MEL.n_mels,
+        encoder=PatchConfig(width=16, layers=1, heads=2, frames=8),
+        words=WordsConfig(width=16, layers=1, heads=2, longest=4),
+    )
+    words = ["a", "loud", "sound", "dog"]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        captioner = Captioner(config, words, MEL)
+    run = tmp_path_factory.mktemp("captioner")
+    content = {
+        "captioner": config.model_dump(mode="json"),
+        "words": words,
+        "mel": MEL.model_dump(mode="json"),
+    }
+    write_export(run, "captioner", content, captioner.state_dict(), step=1, metrics={})
+    return run
+
+
+def config(data: Path, classifier: Path, **more: object) -> TableConfig:
+    values = {
+        "data": str(data), "classifier": str(classifier), "split": "valid", "seconds": 0.5,
+        "clips": 3, "resamples": 0, "allow_few": True,
+    }  # fmt: skip
+    return TableConfig.model_validate(values | more)
+
+
+def test_table_three_is_resumed_cell_by_cell(
+    tiny_folder: Path, ar_folder: Path, sound_data: Path, classifier_run: Path, tmp_path: Path
+) -> None:
+    wanted = config(sound_data, classifier_run, bundles={"diffsound": str(tiny_folder)})
+    files = make_table(3, wanted, tmp_path)
+    assert [path.suffix for path in files] == [".md", ".csv", ".json", ".png"]
+    assert all(path.stat().st_size for path in files)
+    lines = list(csv.DictReader(io.StringIO(files[1].read_text(encoding="utf-8"))))
+    assert [line["row"] for line in lines][:2] == ["ar", "t25-s7"]
+    assert lines[0]["FID"] == ""
+    assert lines[0]["FID paper"] == "16.87"
+    assert float(lines[1]["FID"]) >= 0
+    assert float(lines[1]["s/sound"]) > 0
+
+    cells = sorted((tmp_path / "cells").iterdir())
+    assert len(cells) == 12
+    cells[0].unlink()
+    marked = json.loads(cells[1].read_text(encoding="utf-8"))
+    marked["scores"]["FID"]["value"] = 123.0
+    cells[1].write_text(json.dumps(marked), encoding="utf-8")
+    both = wanted.model_copy(
+        update={"bundles": {"diffsound": str(tiny_folder), "ar": str(ar_folder)}}
+    )
+    make_table(3, both, tmp_path)
+    found = json.loads(files[2].read_text(encoding="utf-8"))["rows"]
+    assert found["ar"]["FID"]["value"] >= 0, "a new bundle's row is added"
+    assert cells[0].stem in found, "a lost cell is made again"
+    assert found[cells[1].stem]["FID"]["value"] == 123.0, "a finished cell is not"
+    assert "| AR | - | - |" in files[0].read_text(encoding="utf-8")
+
+
+def test_table_seven_keeps_the_best(
+    tiny_folder: Path, sound_data: Path, classifier_run: Path, captioner_run: Path, tmp_path: Path
+) -> None:
+    bundles = {"diffsound": str(tiny_folder)}
+    wanted = config(sound_data, classifier_run, bundles=bundles, samples=5, clips=2)
+    with pytest.raises(InputError, match="captioner"):
+        make_table(7, wanted, tmp_path / "none")
+    ranked = wanted.model_copy(update={"captioner": str(captioner_run), "ranker": "likelihood"})
+    files = make_table(7, ranked, tmp_path / "out")
+    rows = json.loads(files[2].read_text(encoding="utf-8"))["rows"]
+    assert list(rows) == ["diffsound-10", "diffsound-5", "diffsound-2"]
+    assert rows["diffsound-2"]["KL"]["value"] != rows["diffsound-10"]["KL"]["value"]
+    assert rows["diffsound-2"]["scene graph"]["value"] is not None
+    assert len(list((tmp_path / "out" / "sounds").iterdir())) == 1, "rows share their candidates"
+    assert "SPICE" in files[0].read_text(encoding="utf-8")
+
+
+def test_foreign_bundles_are_named(
+    tiny_folder: Path, sound_data: Path, classifier_run: Path, tmp_path: Path
+) -> None:
+    wanted = config(sound_data, classifier_run, bundles={"mu-0.8": str(tiny_folder)})
+    with pytest.raises(ConfigError, match=r"no bundle 'mu-0.8'.*mu-0\.9"):
+        make_table(4, wanted, tmp_path)
+    with pytest.raises(InputError, match=r"only 2 to 7.*listen"):
+        paper_table(1)
+
+
+def test_evaluations_are_a_share_of_the_chain() -> None:
+    """T 25 with stride 7 of 100 steps is 4 evaluations; of a chain of 10, at least one."""
+    rows = {row.id: row for row in paper_table(3).rows}
+    assert [rows[name].evaluations(100) for name in ("t25-s7", "t25-s1", "t100-s3")] == [4, 25, 34]
+    assert rows["t25-s7"].evaluations(10) == 1
+    assert rows["ar"].evaluations(100) is None
+    steps = {row.id: row for row in paper_table(5).rows}
+    assert steps["50-25"].evaluations(50) == 25
+    assert steps["100-100"].evaluations(100) == 100
+
+
+def test_the_papers_figures_agree_among_tables() -> None:
+    """The same model stands in several tables; a slip in copying them would show."""
+    best = (9.76, 4.21, 0.103, 0.36)
+    for number, name in (
+        (2, "diffsound-audioset-clip"),
+        (4, "mu-0.9"),
+        (6, "plain"),
+        (7, "diffsound-10"),
+    ):
+        assert {row.id: row.paper for row in paper_table(number).rows}[name] == best
+    three = {row.id: row.paper for row in paper_table(3).rows}
+    assert three["t100-s1"][:4] == best
+    five = {row.id: row.paper[0] for row in paper_table(5).rows}
+    assert [five[f"100-{n}"] for n in (25, 50, 100)] == [
+        three[f"t{n}-s1"][0] for n in (25, 50, 100)
+    ]
+
+
+def test_what_is_not_available_is_said() -> None:
+    table = paper_table(6)
+    rows = {"plain": {"FID": Score("FID", None, "lower", note="needs 300 clips")}}
+    text = markdown(6, table, rows, {"examples": 5, "samples_per_text": 1})
+    assert "not available (9.76)" in text
+    assert "FID: needs 300 clips" in text
+    assert "– (8.27)" in text
+    assert "nan" not in as_csv(table, rows).lower()
