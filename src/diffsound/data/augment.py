@@ -23,6 +23,8 @@ class AugmentConfig(Config):
     # rest of the window: silence, the clip again, or other clips of the set one after another
     # (a codec or vocoder learns nothing from silence).
     fill: Literal["silence", "loop", "chain"] = "silence"
+    # How often "chain" leaves the rest silent all the same: short sounds end in silence.
+    chain_silence: float = Field(default=0.0, ge=0.0, le=1.0)
     # A random circular shift of the whole window; right for textures, wrong for onsets.
     roll: bool = False
     gain_db: tuple[float, float] = (-6.0, 3.0)

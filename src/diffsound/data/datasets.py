@@ -151,7 +151,7 @@ class WaveDataset:
             if how.fill == "loop":
                 # One length more than needed, so that the random crop also shifts the phase.
                 wave = aug.loop_to(wave, self.samples + len(wave))
-            elif how.fill == "chain":
+            elif how.fill == "chain" and not self._stays_silent(how, rng):
                 wave = self._chain(wave, how, rng)
         wave = aug.random_window(wave, self.samples, rng)
         return np.roll(wave, int(rng.integers(self.samples))) if how.roll else wave
@@ -166,6 +166,10 @@ class WaveDataset:
         return aug.change_speed(
             aug.random_window(wave, needed, rng) if len(wave) > needed else wave, factor
         )
+
+    @staticmethod
+    def _stays_silent(how: AugmentConfig, rng: np.random.Generator) -> bool:
+        return how.chain_silence > 0 and rng.random() < how.chain_silence
 
     def _chain(self, wave: np.ndarray, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         """Other clips after this one until the window is full."""
