@@ -6,7 +6,7 @@ the number of batches done in it; every rank computes the same order and takes i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -68,7 +68,8 @@ class BalancedSampler:
     """Classes drawn in proportion to n_c^(1/temperature), clips evenly within their class.
 
     Temperature 1 is the data as it is, infinity gives every class the same share; between them rare
-    classes are heard more often without repeating their few clips endlessly.
+    classes are heard more often without repeating their few clips endlessly. `favour` multiplies
+    the share of a class.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class BalancedSampler:
         *,
         temperature: float = 2.0,
         size: int | None = None,
+        favour: Callable[[Hashable], float] | None = None,
     ) -> None:
         if temperature < 1:
             raise ConfigError(f"the balancing temperature must be at least 1, not {temperature}")
@@ -89,6 +91,8 @@ class BalancedSampler:
         self.seed = seed
         counts = np.array([len(items) for items in self.members], dtype=np.float64)
         self.class_weights = counts ** (1.0 / temperature)
+        if favour is not None:
+            self.class_weights *= [favour(label) for label in members]
 
     def epoch_items(self, epoch: int) -> np.ndarray:
         """[size] int64, shuffled; a clip returns only after all of its class have been drawn."""

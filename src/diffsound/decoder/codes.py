@@ -33,7 +33,7 @@ class ColumnEmbedding(nn.Module):
 
 
 class ColumnLogits(nn.Module):
-    """One head per row: x [B, L', W] -> logits [B, L', F', K]."""
+    """One head per row: x [B, L', W] -> logits [B, L', F', K], or of some of the rows."""
 
     def __init__(self, rows: int, codebook_size: int, width: int, code_width: int | None) -> None:
         super().__init__()
@@ -50,13 +50,29 @@ class ColumnLogits(nn.Module):
             nn.init.normal_(self.codes, std=self.codes.shape[1] ** -0.5)
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """rows: int64 [n], the rows wanted of every item, or [B, n], those wanted of each."""
         projected = self.project(x).unflatten(-1, (self.rows, -1))
+        if rows is not None and rows.dim() == 2:
+            return self._of_each(projected, rows)
+        if rows is not None:
+            projected = projected[:, :, rows]
         if self.codes is None:
             return projected
+        codes, bias = self.codes, self.bias
+        if rows is not None:
+            codes, bias = codes[rows], bias[rows]
         by_row = projected.flatten(0, 1).transpose(0, 1)  # [F', B*L', code width]
-        logits = torch.baddbmm(self.bias.to(by_row.dtype), by_row, self.codes.to(by_row.dtype))
+        logits = torch.baddbmm(bias.to(by_row.dtype), by_row, codes.to(by_row.dtype))
         return logits.transpose(0, 1).unflatten(0, x.shape[:2])
+
+    def _of_each(self, projected: Tensor, rows: Tensor) -> Tensor:
+        items = torch.arange(len(rows), device=rows.device)[:, None]
+        chosen = projected.transpose(1, 2)[items, rows]  # [B, n, L', code width]
+        if self.codes is not None:
+            logits = torch.matmul(chosen, self.codes.to(chosen.dtype)[rows])
+            chosen = logits + self.bias.to(chosen.dtype)[rows]
+        return chosen.transpose(1, 2)
 
 
 class CellPositions(nn.Module):

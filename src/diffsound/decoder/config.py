@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffsound.config import Config
 
@@ -22,18 +22,32 @@ class ScheduleConfig(Config):
     row_order: 0 noises all rows alike (the paper). Above 0 the last rows are noised first, so that
         the first ones are drawn first: for residual codecs, whose rows go from coarse to fine. At
         1 the last row is fully noised when the first begins to be.
+    row_shares: instead, the rows strictly one after another, each with its share of the chain
+        (first row first, in any unit): the coarse rows can have most of the steps.
     """
 
     kind: Literal["linear", "cosine", "official"] = "linear"
     transition: Literal["uniform", "mask", "mask_uniform"] = "mask_uniform"
     gamma_end: Annotated[float, Field(gt=0, lt=1)] = 0.9
     row_order: Annotated[float, Field(ge=0, le=10)] = 0.0
+    row_shares: tuple[PositiveFloat, ...] | None = None
 
     @model_validator(mode="after")
     def _official_is_one_schedule(self) -> Self:
         if self.kind == "official" and self.transition != "mask_uniform":
             raise ValueError("the official schedule has the mask_uniform transition only")
         return self
+
+    @model_validator(mode="after")
+    def _one_order_of_rows(self) -> Self:
+        if self.row_order and self.row_shares:
+            raise ValueError("give row_order or row_shares, not both")
+        return self
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows are noised one after another."""
+        return self.row_order > 0 or self.row_shares is not None
 
 
 class LossConfig(Config):
@@ -44,12 +58,15 @@ class LossConfig(Config):
     auxiliary: λ, the weight of L_x0 (1e-4 in the paper, 5e-4 in the published code).
     adaptive: weigh L_x0 by 1 + t/T, as published.
     importance: draw t by its loss history, as published; uniform otherwise.
+    next_row: with rows in turn (row_shares), the weight of the row after the one being drawn; a
+        step of a short chain draws some of it too. Rows further on are not asked about.
     """
 
     variant: Literal["vlb", "simplified"] = "vlb"
     auxiliary: Annotated[float, Field(ge=0)] = 1e-4
     adaptive: bool = False
     importance: bool = False
+    next_row: Annotated[float, Field(ge=0)] = 0.25
 
 
 class TransformerConfig(Config):
@@ -114,8 +131,15 @@ class DiffsoundConfig(TransformerConfig):
 
     @model_validator(mode="after")
     def _ordered_rows_have_no_bound(self) -> Self:
-        if self.schedule.row_order and self.loss.variant != "simplified":
-            raise ValueError("schedule.row_order needs loss.variant 'simplified'")
+        if self.schedule.ordered and self.loss.variant != "simplified":
+            raise ValueError("rows one after another need loss.variant 'simplified'")
+        return self
+
+    @model_validator(mode="after")
+    def _a_share_for_every_row(self) -> Self:
+        shares = self.schedule.row_shares
+        if shares is not None and len(shares) != self.rows:
+            raise ValueError(f"schedule.row_shares has {len(shares)} shares for {self.rows} rows")
         return self
 
     @classmethod

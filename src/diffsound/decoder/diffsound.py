@@ -11,18 +11,17 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.contract import DecoderLoss, Known, SamplingSettings, StepCallback
 from diffsound.decoder.diffusion.forward import sample_xt
 from diffsound.decoder.diffusion.importance import ImportanceSampler
-from diffsound.decoder.diffusion.loss import diffusion_loss, simplified_loss
+from diffsound.decoder.diffusion.loss import diffusion_loss, rows_loss, simplified_loss
 from diffsound.decoder.diffusion.official import official_schedule
-from diffsound.decoder.diffusion.rows import row_times
+from diffsound.decoder.diffusion.rows import in_turn, row_times, rows_in_turn, staggered
 from diffsound.decoder.diffusion.schedule import (
     Schedule,
-    Time,
     cosine_schedule,
     linear_schedule,
 )
 from diffsound.decoder.request import check_request
 from diffsound.decoder.sampling import Predictor, check_sampling, sample
-from diffsound.decoder.transformer import DenoisingTransformer
+from diffsound.decoder.transformer import DenoisingTransformer, of_rows
 from diffsound.text.features import TextFeatures
 
 _DEFAULT = SamplingSettings()
@@ -38,6 +37,8 @@ class Diffsound(nn.Module):
         self.codebook_size = config.codebook_size
         self.text_dim = config.text_dim
         self.schedule = build_schedule(config)
+        with torch.device("cpu"):
+            self.windows = row_windows(config)
         self.transformer = DenoisingTransformer(config)
         self.times = ImportanceSampler(config.timesteps) if config.loss.importance else None
 
@@ -51,10 +52,13 @@ class Diffsound(nn.Module):
     ) -> DecoderLoss:
         """Eq. 25 (or its simplified form) of clean tokens [B, F', L'], in nats per token."""
         t, probability = self._draw_times(len(tokens), generator)
-        noisy = sample_xt(tokens, self._cell_times(t), self.schedule, generator)
+        settings = self.config.loss
+        if self.config.schedule.row_shares is not None:
+            return self._loss_in_turn(tokens, t, text, generator)
+        times = t if self.windows is None else row_times(t, self.windows, self.config.timesteps)
+        noisy = sample_xt(tokens, times, self.schedule, generator)
         t = t.to(tokens.device)
         logits = self(noisy, t, text)
-        settings = self.config.loss
         if settings.variant == "simplified":
             per_item = simplified_loss(logits, tokens, noisy, self.schedule)
             return DecoderLoss(per_item.mean(), per_item.detach())
@@ -76,10 +80,30 @@ class Diffsound(nn.Module):
             {"kl": terms.kl.mean(), "x0_nll": terms.x0_nll.mean()},
         )
 
-    def _cell_times(self, t: Time) -> Time:
-        """Times of the rows, [..., F'], where they are noised one after another; else t itself."""
-        order = self.config.schedule.row_order
-        return row_times(t, self.rows, self.config.timesteps, order) if order else t
+    def _loss_in_turn(
+        self,
+        tokens: Tensor,
+        t: Tensor,
+        text: TextFeatures,
+        generator: torch.Generator | None,
+    ) -> DecoderLoss:
+        """The simplified loss of the row whose turn it is at t, and a little of the next one's.
+
+        What lies further on cannot be known well yet, and would drown what can be learned.
+        """
+        assert self.windows is not None
+        times = row_times(t, self.windows, self.config.timesteps)
+        noisy = sample_xt(tokens, times, self.schedule, generator)
+        rows = rows_in_turn(times).to(tokens.device)
+        context = self.transformer.read_text(text)
+        modulations = self.transformer.modulations(t.to(tokens.device), context.pooled)
+        logits = self.transformer(noisy, modulations, context, rows)
+        weights = torch.ones(rows.shape, device=tokens.device)
+        weights[:, 1] = self.config.loss.next_row * (rows[:, 1] > rows[:, 0])
+        per_item = rows_loss(
+            logits, of_rows(tokens, rows), of_rows(noisy, rows), self.schedule, weights
+        )
+        return DecoderLoss(per_item.mean(), per_item.detach())
 
     def _draw_times(
         self, batch: int, generator: torch.Generator | None
@@ -120,12 +144,33 @@ class Diffsound(nn.Module):
         was_training = self.training
         self.eval()
         try:
-            predictor = Predictor(self.transformer, text, negative, settings.guidance_scale)
+            predictor = Predictor(
+                self.transformer,
+                text,
+                negative,
+                guidance_scale=settings.guidance_scale,
+                guidance_share=settings.guidance_share,
+            )
             return sample(
-                predictor, self.schedule, (len(text), *grid), generators, settings, known, callback
+                predictor,
+                self.schedule,
+                self.windows,
+                (len(text), *grid),
+                generators,
+                settings,
+                known,
+                callback,
             )
         finally:
             self.train(was_training)
+
+
+def row_windows(config: DiffsoundConfig) -> Tensor | None:
+    """When each row is noised ([F', 2], see `rows.py`), or None for all rows alike."""
+    settings = config.schedule
+    if settings.row_shares is not None:
+        return in_turn(settings.row_shares)
+    return staggered(config.rows, settings.row_order) if settings.row_order else None
 
 
 def build_schedule(config: DiffsoundConfig) -> Schedule:

@@ -24,7 +24,7 @@ from diffsound.threads import torch_threads
 
 
 class Predictor:
-    """`predict(tokens, t) -> logits` for fixed texts, guidance included.
+    """`predict(tokens, t, rows) -> logits` for fixed texts, guidance included.
 
     The texts' keys and values are computed when it is made, the timesteps' scales and shifts by
     `prepare`; a step then costs what depends on the tokens only.
@@ -35,10 +35,13 @@ class Predictor:
         transformer: DenoisingTransformer,
         text: TextFeatures,
         negative: TextFeatures | None,
+        *,
         guidance_scale: float,
+        guidance_share: float = 1.0,
     ) -> None:
         self.transformer = transformer
         self.guidance_scale = guidance_scale
+        self.guidance_share = guidance_share
         self.device = next(transformer.parameters()).device
         with torch_threads(1):
             self.parts = [
@@ -57,6 +60,10 @@ class Predictor:
     def guided(self) -> bool:
         return self.guidance_scale != 1
 
+    def guided_at(self, t: int) -> bool:
+        """Whether a step that leaves time t is guided: the chain's first share is."""
+        return self.guided and t > (1 - self.guidance_share) * self.transformer.config.timesteps
+
     def prepare(self, times: Iterable[int]) -> None:
         """Compute the scales and shifts of these times, for all blocks and texts at once."""
         self.places = {t: place for place, t in enumerate(times)}
@@ -71,17 +78,20 @@ class Predictor:
                     if context.pooled is not None
                 ]
 
-    def __call__(self, tokens: Tensor, t: int) -> Tensor:
-        """tokens [B, F', L'] at time t -> logits [B, F', L', K]."""
-        place = self.places[t]
+    def __call__(self, tokens: Tensor, t: int, rows: Tensor | None = None) -> Tensor:
+        """tokens [B, F', L'] at time t -> logits [B, F', L', K], or of some rows [n] only."""
+        place, guided = self.places[t], self.guided_at(t)
         logits = []
         for (items, context), modulations in zip(self.parts, self.modulations, strict=True):
             part = tokens[items]
-            both = torch.cat((part, part)) if self.guided else part
-            out = self.transformer(both, tuple(m[place] for m in modulations), context)
-            if self.guided:
+            scales = tuple(m[place] for m in modulations)
+            if guided:
+                out = self.transformer(torch.cat((part, part)), scales, context, rows)
                 toward, away = out.chunk(2)
                 out = guide(toward, away, self.guidance_scale)
+            else:
+                scales = tuple(m[: len(part)] for m in scales)
+                out = self.transformer(part, scales, context.first(len(part)), rows)
             logits.append(out)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
@@ -104,7 +114,7 @@ def check_sampling(
             raise InputError(f"{name} must lie in 1..{steps} for this model, not {value}")
     if settings.remask and settings.sampler != "confidence":
         raise InputError("remask works with the sampler 'confidence' only")
-    if config.schedule.row_order and settings.sampler != "ancestral":
+    if config.schedule.ordered and settings.sampler != "ancestral":
         raise InputError(
             f"the sampler '{settings.sampler}' cannot draw rows one after another, as this model "
             "does; use 'ancestral'"
@@ -126,13 +136,17 @@ def check_sampling(
 def sample(
     predict: Predictor,
     schedule: Schedule,
+    windows: Tensor | None,
     shape: tuple[int, int, int],
     generators: Sequence[torch.Generator],
     settings: SamplingSettings,
     known: Known | None,
     callback: StepCallback | None,
 ) -> Tensor:
-    """Run the chosen sampler for tokens of `shape` [B, F', L']."""
+    """Run the chosen sampler for tokens of `shape` [B, F', L'].
+
+    windows: [F', 2], when each row is noised (`diffusion/rows.py`), if not all alike.
+    """
     first = schedule.steps
     shared: dict[str, Any] = {"truncation": settings.truncation, "callback": callback}
     if known is not None:
@@ -141,21 +155,11 @@ def sample(
         )
         first = known.start_step or first
         shared |= {"known": known.tokens, "keep": known.keep}
-    config = predict.transformer.config
 
-    def cell_times(t: int) -> Tensor:
-        return row_times(t, config.rows, config.timesteps, config.schedule.row_order)
+    def cell_times(t: int) -> Time:
+        return t if windows is None else row_times(t, windows, schedule.steps)
 
-    ordered = config.schedule.row_order > 0
-    start = _start(
-        settings.sampler,
-        schedule,
-        shape,
-        generators,
-        known,
-        predict.device,
-        cell_times if ordered else lambda t: t,
-    )
+    start = _start(settings.sampler, schedule, shape, generators, known, predict.device, cell_times)
 
     if settings.sampler == "official":
         stride = settings.stride or 1
@@ -178,7 +182,7 @@ def sample(
             predict, schedule, start, len(chain) - 1, generators, remask=settings.remask, **shared
         )
     predict.prepare(chain[:-1])
-    if ordered:
+    if windows is not None:
         shared["cell_times"] = cell_times
     return samplers.ancestral(predict, schedule, start, chain, generators, **shared)
 

@@ -39,6 +39,15 @@ class TextContext:
     mask: Tensor | None
     pooled: Tensor | None
 
+    def first(self, count: int) -> TextContext:
+        """Of the first `count` texts only."""
+        return TextContext(
+            keys=tuple(keys[:count] for keys in self.keys),
+            values=tuple(values[:count] for values in self.values),
+            mask=None if self.mask is None else self.mask[:count],
+            pooled=None if self.pooled is None else self.pooled[:count],
+        )
+
 
 class Block(nn.Module):
     """Pre-norm self-attention, cross-attention to the text, feed-forward."""
@@ -71,6 +80,13 @@ class Block(nn.Module):
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
+
+
+def of_rows(cells: Tensor, rows: Tensor) -> Tensor:
+    """The rows [n], or rows [B, n] of each item, of cells [B, F', ...]: [B, n, ...]."""
+    if rows.dim() == 1:
+        return cells[:, rows]
+    return cells[torch.arange(len(rows), device=rows.device)[:, None], rows]
 
 
 class DenoisingTransformer(nn.Module):
@@ -119,9 +135,17 @@ class DenoisingTransformer(nn.Module):
         return tuple(block.modulation(t, pooled) for block in self._blocks())
 
     def forward(
-        self, tokens: Tensor, modulations: tuple[Tensor, ...], context: TextContext
+        self,
+        tokens: Tensor,
+        modulations: tuple[Tensor, ...],
+        context: TextContext,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """tokens [B, F', L'] -> logits [B, F', L', K]; modulations per block [B or 1, 4, W]."""
+        """tokens [B, F', L'] -> logits [B, F', L', K]; modulations per block [B or 1, 4, W].
+
+        rows: int64 [n] or [B, n], the rows whose logits are wanted: [B, n, L', K] then. With one
+        position per column the others are not computed.
+        """
         x = self._embed(tokens)
         for block, modulation, keys, values in zip(
             self.blocks, modulations, context.keys, context.values, strict=True
@@ -132,10 +156,10 @@ class DenoisingTransformer(nn.Module):
                 )
             else:
                 x = block(x, modulation, keys, values, context.mask)
-        logits = self.logits(self.norm(x))
-        if self.config.position == "cell":
-            logits = logits.unflatten(1, (-1, self.config.rows))
-        return logits.transpose(1, 2)
+        if self.config.position == "column":
+            return self.logits(self.norm(x), rows).transpose(1, 2)
+        logits = self.logits(self.norm(x)).unflatten(1, (-1, self.config.rows)).transpose(1, 2)
+        return logits if rows is None else of_rows(logits, rows)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         columns = tokens.shape[-1]

@@ -109,9 +109,16 @@ class OnnxDiffsound:
             known=known,
         )
         check_sampling(decoder.config, settings, known)
-        predict = SessionPredictor(decoder, self.session, text, negative, settings.guidance_scale)
+        predict = SessionPredictor(decoder, self.session, text, negative, settings)
         return sample(
-            predict, decoder.schedule, (len(text), *grid), generators, settings, known, callback
+            predict,
+            decoder.schedule,
+            decoder.windows,
+            (len(text), *grid),
+            generators,
+            settings,
+            known,
+            callback,
         )
 
 
@@ -124,10 +131,11 @@ class SessionPredictor(Predictor):
         session: Session,
         text: TextFeatures,
         negative: TextFeatures | None,
-        guidance_scale: float,
+        settings: SamplingSettings,
     ) -> None:
         self.transformer = decoder.transformer
-        self.guidance_scale = guidance_scale
+        self.guidance_scale = settings.guidance_scale
+        self.guidance_share = settings.guidance_share
         self.device = torch.device("cpu")
         self.session = session
         self.texts = split_items(
@@ -140,22 +148,24 @@ class SessionPredictor(Predictor):
     def prepare(self, times: Iterable[int]) -> None:
         """The graph makes a time's scales and shifts itself."""
 
-    def __call__(self, tokens: Tensor, t: int) -> Tensor:
-        """tokens [B, F', L'] at time t -> logits [B, F', L', K]."""
+    def __call__(self, tokens: Tensor, t: int, rows: Tensor | None = None) -> Tensor:
+        """tokens [B, F', L'] at time t -> logits [B, F', L', K], or of some rows [n] only."""
+        guided = self.guided_at(t)
         logits = []
-        for items, text in self.texts:
+        for items, texts in self.texts:
             part = tokens[items]
+            text = texts if guided else texts[: len(part)]
             out = self.session(
-                tokens=torch.cat((part, part)) if self.guided else part,
+                tokens=torch.cat((part, part)) if guided else part,
                 t=torch.full((len(text),), t),
                 text=text.features,
                 mask=text.mask,
                 pooled=text.pooled,
             )
-            if self.guided:
+            if guided:
                 toward, away = out.chunk(2)
                 out = guide(toward, away, self.guidance_scale)
-            logits.append(out)
+            logits.append(out if rows is None else out[:, rows])
         return torch.cat(logits)
 
 

@@ -110,7 +110,7 @@ class DecoderStage(Stage):
             sampler = CurriculumSampler(counts, plan.n, schedule=plan.schedule, seed=seed)
         else:
             shares = [folder.share for folder in config.data.mix]
-            sampler = mixed_sampler(dataset, shares, config.data.balance, seed)
+            sampler = mixed_sampler(dataset, shares, config.data.balance, seed, config.data.favour)
         return EpochLoader(
             dataset,
             RungSampler(sampler, dataset, seed),

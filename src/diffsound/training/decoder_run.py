@@ -29,9 +29,13 @@ class MixedFolder(Config):
 
 
 class TokenDataConfig(DataConfig):
-    """mix: further folders (soundscapes, say) tokenised by the same codec."""
+    """mix: further folders (soundscapes, say) tokenised by the same codec.
+
+    favour: how much more (or less) often the clips of some data sets are drawn, by their name.
+    """
 
     mix: tuple[MixedFolder, ...] = ()
+    favour: dict[str, PositiveFloat] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _leaves_room(self) -> Self:
@@ -96,8 +100,10 @@ class DecoderRun(RunConfig):
             raise ValueError("grids.fill 'silence' needs the codec's run or bundle: --set codec=…")
         if self.lora is not None and self.train.shard:
             raise ValueError("a low-rank update is small: leave out train.shard")
-        if self.curriculum is not None and (self.data.mix or self.data.balance):
-            raise ValueError("a curriculum has its own order: leave out data.mix and data.balance")
+        if self.curriculum is not None and (self.data.mix or self.data.balance or self.data.favour):
+            raise ValueError(
+                "a curriculum has its own order: leave out data.mix, data.balance and data.favour"
+            )
         return self
 
     def folders(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ known, filled up with silence to the next one, which also teaches how sounds end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,9 @@ class GridConfig(Config):
     widths: the ladder, in columns; None leaves every grid as it is, one bucket per width.
     fill: "silence" fills a grid up to the next rung (needs the run's codec); "crop" cuts it to
         the widest rung it fills, and leaves out clips that fill none.
+    narrower: share of the draws in which a clip wider than `narrower_to` goes on any rung from that
+        one up to its own, cut at random: most of a long sound is like the rest of it, and a short
+        grid costs less.
     wider: share of the draws in which a clip no wider than `wider_below` columns goes on any of
         the wider rungs, silence after it: short sounds in long grids, as people ask for them.
     """
@@ -36,6 +39,8 @@ class GridConfig(Config):
     fill: str = "crop"
     wider: Share = 0.0
     wider_below: PositiveInt | None = None
+    narrower: Share = 0.0
+    narrower_to: PositiveInt | None = None
 
     @model_validator(mode="after")
     def _makes_sense(self) -> GridConfig:
@@ -45,6 +50,8 @@ class GridConfig(Config):
             raise ValueError("widths must rise")
         if self.wider and (self.fill != "silence" or self.widths is None):
             raise ValueError("wider needs fill 'silence' and a ladder of widths")
+        if self.narrower and (self.widths is None or self.narrower_to not in self.widths):
+            raise ValueError("narrower needs narrower_to, one of the widths")
         if self.fill == "silence" and self.widths is None:
             raise ValueError("fill 'silence' needs a ladder of widths")
         return self
@@ -89,7 +96,7 @@ class GridDataset:
         self.augment = augment
         lengths = [[part.width(item) for item in range(len(part))] for part in self.parts]
         self.widths = sorted({ladder.rung(width) for part in lengths for width in part} - {0})
-        if ladder.config.wider and ladder.config.widths:
+        if (ladder.config.wider or ladder.config.narrower) and ladder.config.widths:
             self.widths = sorted({*self.widths, *ladder.config.widths})
         if not self.widths:
             raise DataError("no clip is as wide as the smallest of grids.widths; add a smaller one")
@@ -119,6 +126,12 @@ class GridDataset:
         labels = dataset.records[dataset.indices[item]].labels
         return labels[0] if labels else ""
 
+    def source(self, clip: int) -> str:
+        """The data set a clip is from."""
+        part, item = self.clips[clip]
+        dataset = self.parts[part]
+        return dataset.records[dataset.indices[item]].source
+
     def label_count(self, clip: int) -> int:
         """A clip's number of labels, for the curriculum."""
         part, item = self.clips[clip]
@@ -134,7 +147,7 @@ class GridDataset:
 
 
 class RungSampler:
-    """Puts the clips of another sampler's epoch on rungs: their own, now and then a wider one."""
+    """Puts the clips of another sampler's epoch on rungs: their own, or a wider or narrower one."""
 
     def __init__(self, clips: ItemSampler, dataset: GridDataset, seed: int) -> None:
         self.clips = clips
@@ -144,6 +157,8 @@ class RungSampler:
         config = dataset.ladder.config
         below = config.wider_below or max(dataset.lengths)
         self.share = np.where(np.asarray(dataset.lengths) <= below, config.wider, 0.0)
+        self.narrower = config.narrower
+        self.narrowest = dataset.widths.index(config.narrower_to) if config.narrower_to else 0
 
     def epoch_items(self, epoch: int) -> np.ndarray:
         """[clips of the epoch] int64."""
@@ -153,7 +168,15 @@ class RungSampler:
         room = self.rungs - 1 - rung
         widened = (rng.random(len(clips)) < self.share[clips]) & (room > 0)
         more = 1 + np.floor(rng.random(len(clips)) * room).astype(np.int64)
-        return clips * self.rungs + np.where(widened, rung + more, rung)
+        rung = np.where(widened, rung + more, rung)
+        return clips * self.rungs + (self._narrowed(rung, ~widened, rng) if self.narrower else rung)
+
+    def _narrowed(self, rung: np.ndarray, free: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """A share of the free ones on any rung from the narrowest to their own."""
+        room = rung - self.narrowest
+        chosen = free & (room > 0) & (rng.random(len(rung)) < self.narrower)
+        lower = self.narrowest + np.floor(rng.random(len(rung)) * room).astype(np.int64)
+        return np.where(chosen, lower, rung)
 
 
 class MixedSampler:
@@ -175,9 +198,19 @@ class MixedSampler:
 
 
 def mixed_sampler(
-    dataset: GridDataset, shares: Sequence[float], balance: float, seed: int
+    dataset: GridDataset,
+    shares: Sequence[float],
+    balance: float,
+    seed: int,
+    favour: Mapping[str, float] | None = None,
 ) -> ItemSampler:
-    """Clips of all parts; part i > 0 is shares[i - 1] of an epoch, part 0 the rest of it, whole."""
+    """Clips of all parts; part i > 0 is shares[i - 1] of an epoch, part 0 the rest of it, whole.
+
+    favour: factors for the clips of some data sets, by name.
+    """
+    weights = dict(favour or {})
+    if missing := weights.keys() - {dataset.source(clip) for clip in range(len(dataset.clips))}:
+        raise DataError(f"data.favour names {sorted(missing)}, but no clip is from there")
     groups: list[list[int]] = [[] for _ in dataset.parts]
     for clip, (part, _) in enumerate(dataset.clips):
         groups[part].append(clip)
@@ -188,10 +221,11 @@ def mixed_sampler(
     temperature = 1.0 / (1.0 - balance) if balance < 1 else float("inf")
     samplers = [
         BalancedSampler(
-            [dataset.label(clip) if balance else "" for clip in group],
+            [(dataset.source(clip), dataset.label(clip) if balance else "") for clip in group],
             seed + number,
             temperature=temperature,
             size=size,
+            favour=lambda label: weights.get(label[0], 1.0),  # type: ignore[index]
         )
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
     ]

@@ -5,33 +5,52 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffsound.decoder.diffusion.rows import row_times
+from diffsound.decoder.diffusion.rows import in_turn, row_times, rows_in_turn, staggered
 from diffsound.decoder.diffusion.samplers import ancestral, timesteps_for
 from diffsound.decoder.diffusion.schedule import linear_schedule
 
 STEPS = 20
 
 
-@pytest.mark.parametrize("order", [0.0, 0.5, 1.0, 3.0])
-@pytest.mark.parametrize("rows", [1, 2, 7])
-def test_times(rows: int, order: float) -> None:
-    times = row_times(torch.arange(STEPS + 1), rows, STEPS, order)
-    assert times.shape == (STEPS + 1, rows)
+@pytest.mark.parametrize(
+    "windows",
+    [
+        *(staggered(rows, order) for rows in (1, 2, 7) for order in (0.5, 1.0, 3.0)),
+        *(in_turn(shares) for shares in ([1], [3, 1], [40, 20, 10, 5, 5, 1, 1])),
+    ],
+)
+def test_times(windows: torch.Tensor) -> None:
+    times = row_times(torch.arange(STEPS + 1), windows, STEPS)
+    assert times.shape == (STEPS + 1, len(windows))
     assert (times[0] == 0).all()
     assert (times[-1] == STEPS).all()
     assert (times.diff(dim=0) >= 0).all()
     # Later rows are never cleaner than earlier ones.
     assert (times.diff(dim=1) >= 0).all()
-    if order == 0:
-        assert (times == torch.arange(STEPS + 1)[:, None]).all()
 
 
 def test_order_one_ends_the_last_row_where_the_first_begins() -> None:
-    assert row_times(STEPS // 2, 3, STEPS, 1.0).tolist() == [0, STEPS // 2, STEPS]
+    assert row_times(STEPS // 2, staggered(3, 1.0), STEPS).tolist() == [0, STEPS // 2, STEPS]
 
 
+def test_rows_in_turn_never_overlap() -> None:
+    windows = in_turn([10, 6, 4])
+    times = row_times(torch.arange(STEPS + 1), windows, STEPS)
+    assert ((times > 0) & (times < STEPS)).sum(1).max() == 1
+    assert times[10].tolist() == [0, STEPS, STEPS], "the first row has the chain's first half"
+    assert times[4].tolist() == [0, 0, STEPS]
+
+
+def test_the_row_whose_turn_it_is() -> None:
+    times = row_times(torch.tensor([20, 11, 10, 5, 4, 1]), in_turn([10, 6, 4]), STEPS)
+    assert rows_in_turn(times).tolist() == [[0, 1], [0, 1], [1, 2], [1, 2], [2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("windows", [staggered(2, 1.0), in_turn([3, 2])])
 @pytest.mark.parametrize("transition", ["mask", "mask_uniform", "uniform"])
-def test_the_chain_draws_the_second_row_given_the_first(transition: str) -> None:
+def test_the_chain_draws_the_second_row_given_the_first(
+    transition: str, windows: torch.Tensor
+) -> None:
     """Two rows that must be equal, first row biased: a denoiser that knows it recovers both.
 
     The true p(x_0 | x_t) of this toy depends on both rows; it is computed by enumeration.
@@ -48,10 +67,10 @@ def test_the_chain_draws_the_second_row_given_the_first(transition: str) -> None
         likelihood[~visible] = masked
         return likelihood
 
-    def predict(tokens: torch.Tensor, t: int) -> torch.Tensor:
-        first, second = row_times(t, 2, STEPS, 1.0).tolist()
+    def predict(tokens: torch.Tensor, t: int, rows: torch.Tensor) -> torch.Tensor:
+        first, second = row_times(t, windows, STEPS).tolist()
         joint = prior * evidence(tokens[:, 0, 0], first) * evidence(tokens[:, 1, 0], second)
-        return joint.clamp_min(1e-30).log()[:, None, None].expand(-1, 2, 1, -1)
+        return joint.clamp_min(1e-30).log()[:, None, None].expand(-1, len(rows), 1, -1)
 
     count = 4000
     generators = [torch.Generator().manual_seed(i) for i in range(count)]
@@ -64,13 +83,15 @@ def test_the_chain_draws_the_second_row_given_the_first(transition: str) -> None
         start,
         timesteps_for(STEPS, num_steps=10),
         generators,
-        cell_times=lambda t: row_times(t, 2, STEPS, 1.0),
+        cell_times=lambda t: row_times(t, windows, STEPS),
     )
     assert (drawn[:, 0] == drawn[:, 1]).float().mean() > 0.97
     shares = torch.bincount(drawn[:, 0, 0], minlength=codes) / count
     assert (shares - prior).abs().max() < 0.03
 
 
-def test_negative_order_is_refused() -> None:
-    with pytest.raises(ValueError, match="negative"):
-        row_times(1, 2, STEPS, -1.0)
+def test_impossible_orders_are_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        staggered(2, -1.0)
+    with pytest.raises(ValueError, match="above 0"):
+        in_turn([1.0, 0.0])

@@ -76,11 +76,28 @@ def simplified_loss(logits: Tensor, x0: Tensor, xt: Tensor, schedule: Schedule) 
     about masked cells only (a visible token is right); with uniform noise any token may be wrong,
     so every cell counts. The mean is over the cells that count (0 if there are none).
     """
-    nll = _nll(_log_p(logits), x0)
+    return _mean_guessed(_nll(_log_p(logits), x0), xt, schedule, keep=1)
+
+
+def rows_loss(
+    logits: Tensor, x0: Tensor, xt: Tensor, schedule: Schedule, weights: Tensor
+) -> Tensor:
+    """The simplified loss of a few rows [B, n, L'], weighed by weights [B, n]; per item [B].
+
+    Each row is a mean over its own cells; a row without a cell to guess has no weight.
+    """
+    nll = _mean_guessed(_nll(_log_p(logits), x0), xt, schedule, keep=2)
+    if schedule.transition == "mask":
+        weights = weights * (xt == schedule.mask_index).any(-1).to(weights)
+    return (nll * weights).sum(1) / weights.sum(1).clamp_min(torch.finfo(nll.dtype).tiny)
+
+
+def _mean_guessed(nll: Tensor, xt: Tensor, schedule: Schedule, keep: int) -> Tensor:
+    """The mean over the cells that count, of all axes but the first `keep`; 0 if there are none."""
     if schedule.transition != "mask":
-        return _mean(nll)
+        return nll.flatten(keep).mean(-1)
     guessed = (xt == schedule.mask_index).to(nll)
-    return (nll * guessed).flatten(1).sum(1) / guessed.flatten(1).sum(1).clamp_min(1)
+    return (nll * guessed).flatten(keep).sum(-1) / guessed.flatten(keep).sum(-1).clamp_min(1)
 
 
 def prior_kl(schedule: Schedule) -> float:

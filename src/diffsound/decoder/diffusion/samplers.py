@@ -1,7 +1,8 @@
 """Samplers: from noise to clean tokens. Pure functions of network, schedule, start and noise.
 
 All take `predict(tokens [B, ...], t) -> logits [B, ..., K]`, the network's guess of the clean
-tokens at time t (guidance, if any, is inside it), and start tokens of any shape [B, ...]. All
+tokens at time t (guidance, if any, is inside it; `ancestral` with rows in turn asks for some rows
+only, by a third argument), and start tokens of any shape [B, ...]. All
 return clean tokens of that shape, and draw noise from one CPU generator per item, a block of fixed
 size per step, so an item's tokens do not depend on its neighbours.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -31,7 +33,7 @@ from diffsound.decoder.diffusion.official import (
 from diffsound.decoder.diffusion.posterior import reverse_probs
 from diffsound.decoder.diffusion.schedule import Schedule
 
-Predict = Callable[[Tensor, int], Tensor]
+Predict = Callable[..., Tensor]
 Callback = Callable[[int, int, Tensor], None]  # steps done, steps in all, tokens
 CellTimes = Callable[[int], Tensor]  # the chain's t -> times [F'] of the rows of tokens [B, F', …]
 
@@ -86,36 +88,25 @@ def ancestral(
     """
     if len(timesteps) < 2 or timesteps[-1] != 0:
         raise ValueError("timesteps must be at least two falling times, the last of them 0")
+    shaped = partial(filter_logits, temperature=temperature, top_k=top_k, truncation=truncation)
     tokens = _place(start, known, keep)
     for done, (t, s) in enumerate(pairwise(timesteps), 1):
-        p_x0 = filter_logits(
-            predict(tokens, t), temperature=temperature, top_k=top_k, truncation=truncation
-        )
         noise = uniforms(generators, tokens.shape, tokens.device)
         if cell_times is None:
+            p_x0 = shaped(predict(tokens, t))
             drawn = draw_categorical(reverse_probs(p_x0, tokens, t, s, schedule), noise)
         else:
-            drawn = _step_rows(p_x0, tokens, cell_times(t), cell_times(s), schedule, noise)
+            later, earlier = cell_times(t), cell_times(s)
+            drawn, moving = tokens.clone(), (later > earlier).nonzero().flatten()
+            if len(moving):
+                p_x0 = shaped(predict(tokens, t, moving))
+                between = (times[moving].expand(len(tokens), -1) for times in (later, earlier))
+                probs = reverse_probs(p_x0, tokens[:, moving], *between, schedule)
+                drawn[:, moving] = draw_categorical(probs, noise[:, moving])
         tokens = _place(drawn, known, keep)
         if callback is not None:
             callback(done, len(timesteps) - 1, tokens)
     return tokens
-
-
-def _step_rows(
-    p_x0: Tensor, tokens: Tensor, later: Tensor, earlier: Tensor, schedule: Schedule, noise: Tensor
-) -> Tensor:
-    """One reverse step where row f of tokens [B, F', ...] goes from later[f] to earlier[f].
-
-    Rows that stand still at this step keep their tokens and cost nothing.
-    """
-    moving = (later > earlier).nonzero().flatten()
-    drawn = tokens.clone()
-    if len(moving):
-        t, s = (times[moving].expand(len(tokens), -1) for times in (later, earlier))
-        probs = reverse_probs(p_x0[:, moving], tokens[:, moving], t, s, schedule)
-        drawn[:, moving] = draw_categorical(probs, noise[:, moving])
-    return drawn
 
 
 @torch.no_grad()
