@@ -72,6 +72,21 @@ def test_fills_do_what_they_say(clips) -> None:
     assert np.count_nonzero(window("chain")) > 3900
 
 
+def test_chain_leaves_some_windows_silent(clips) -> None:
+    shortest = min(range(len(clips)), key=lambda clip: clips.records[clip].seconds)
+    length = 4 * int(clips.records[shortest].seconds * clips.sample_rate)
+
+    def silent_share(probability: float) -> float:
+        how = AugmentConfig(fill="chain", chain_silence=probability, gain_db=(0.0, 0.0))
+        dataset = WaveDataset(clips, [shortest], length, how)
+        waves = [dataset.item(0, np.random.default_rng(seed))["wave"] for seed in range(40)]
+        return float(np.mean([(np.abs(wave) < 1e-6).mean() > 0.5 for wave in waves]))
+
+    assert silent_share(0.0) == 0
+    assert silent_share(1.0) == 1
+    assert 0.2 < silent_share(0.5) < 0.8
+
+
 def test_chain_of_empty_clips_ends(clips) -> None:
     empty = ArrayData([np.zeros(0), np.zeros(0)])
     wave = WaveDataset(empty, [0, 1], 100, AugmentConfig(fill="chain")).item(0, rng())["wave"]

@@ -22,6 +22,7 @@ from diffsound.training.assemble import build
 from diffsound.training.decoder import DecoderStage
 from diffsound.training.decoder_run import DecoderRun
 from diffsound.training.export import load_export
+from diffsound.training.grids import mixed_sampler
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
 from diffsound.training.sets import Process
@@ -244,6 +245,34 @@ def test_some_short_sounds_come_in_long_grids(prepared: Path, tiny_codec: Path) 
         expected = {20, 40, 60} if dataset.lengths[clip] <= 18 else {natural}
         assert widths == expected
     assert {len(widths) for widths in drawn.values()} == {1, 3}
+
+
+def test_some_long_sounds_come_in_short_grids(prepared: Path, tiny_codec: Path) -> None:
+    grids = {"widths": [6, 12, 20, 40], "fill": "silence", "narrower": 0.5, "narrower_to": 12}
+    stage = stage_of(prepared, tiny_codec, grids=grids)
+    dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
+    cut = 0
+    for epoch in range(20):
+        for index in stage.loader.sampler.epoch_items(epoch):  # type: ignore[attr-defined]
+            clip, width = int(index) // len(dataset.widths), dataset.width(int(index))
+            natural = dataset.widths[dataset.natural[clip]]
+            assert width == natural or 12 <= width < natural
+            cut += width < natural
+            grid = dataset.item(int(index), np.random.default_rng(epoch))["tokens"]
+            assert grid.shape[-1] == width
+    assert cut > 0
+
+
+def test_a_favoured_data_set_is_drawn_more_often(prepared: Path, tiny_codec: Path) -> None:
+    stage = stage_of(prepared, tiny_codec, **{"grids": {"widths": [12]}})
+    dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
+    dataset.source = lambda clip: "loved" if clip < 3 else "others"
+    sampler = mixed_sampler(dataset, [], 0.0, 0, {"loved": 3.0})
+    drawn = np.concatenate([sampler.epoch_items(epoch) for epoch in range(40)])
+    others = len(dataset.clips) - 3
+    assert (drawn < 3).mean() == pytest.approx(9 / (9 + others), abs=0.03)
+    with pytest.raises(DataError, match="nobody"):
+        mixed_sampler(dataset, [], 0.0, 0, {"nobody": 2.0})
 
 
 def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, tiny_codec: Path) -> None:
