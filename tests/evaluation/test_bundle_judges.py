@@ -17,7 +17,7 @@ from diffsound.errors import BundleError, InputError
 from diffsound.evaluation.captioner import load_captioner
 from diffsound.evaluation.classifier import load_classifier
 from diffsound.evaluation.ranking import LikelihoodRanker
-from diffsound.evaluation.run import judge_folder
+from diffsound.evaluation.setup import judge_folder
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from diffsound.audio.io import read_audio
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
-from diffsound.evaluation.report import interval_bars, scores_table
+from diffsound.evaluation.html_parts import interval_bars, scores_table
 from diffsound.evaluation.run import EvaluationSettings, evaluate
 from diffsound.evaluation.sets import choose_examples, read_examples, sample_seed
 
@@ -89,7 +89,7 @@ def test_other_settings_need_another_folder(
 def test_a_bundle_without_classifier_says_what_to_give(
     tiny_folder: Path, sound_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffsound.evaluation.run.BUNDLED", tmp_path / "nothing" / "small")
+    monkeypatch.setattr("diffsound.evaluation.setup.BUNDLED", tmp_path / "nothing" / "small")
     with pytest.raises(InputError, match="--classifier RUN"):
         evaluate(tiny_folder, sound_data, tmp_path / "out", SETTINGS)
 

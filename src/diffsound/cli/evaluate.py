@@ -194,8 +194,8 @@ def study(
     from diffsound.evaluation.feature_cache import FeatureCache
     from diffsound.evaluation.metric_study import study as run_study
     from diffsound.evaluation.metric_study import write_study
-    from diffsound.evaluation.run import judge_folder
     from diffsound.evaluation.sets import choose_examples, make_folder
+    from diffsound.evaluation.setup import judge_folder
 
     judge = load_classifier(judge_folder(resolve(None), classifier, "classifier"))
     prepared = PreparedData.open(data)

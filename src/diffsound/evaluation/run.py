@@ -10,26 +10,19 @@ interruption it goes on where it stopped.
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
-import diffsound
-from diffsound.bundle import BUNDLED, CONFIG_FILE, Bundle, resolve
 from diffsound.config import Config, parse_config
-from diffsound.data.shards import PreparedData
-from diffsound.errors import InputError
 from diffsound.evaluation import checks
 from diffsound.evaluation.caption_metrics import caption_scores
-from diffsound.evaluation.captioner import Captioner, load_captioner
-from diffsound.evaluation.classifier import Classifier, load_classifier
+from diffsound.evaluation.captioner import Captioner
+from diffsound.evaluation.classifier import Classifier
 from diffsound.evaluation.clips import FileClip, clips_of_data
 from diffsound.evaluation.compare import clip_scores, compare
 from diffsound.evaluation.feature_cache import FeatureCache
@@ -41,7 +34,6 @@ from diffsound.evaluation.sets import (
     Progress,
     choose_examples,
     clips_of,
-    make_folder,
     sample_names,
     write_examples,
     write_generated,
@@ -49,11 +41,9 @@ from diffsound.evaluation.sets import (
     write_passed,
     write_real,
 )
-from diffsound.files import sha256
-from diffsound.pipeline import TextToSound
+from diffsound.evaluation.setup import Setup, check_same, find_captioner, set_up
 
 REPORT = "report.json"
-_SETTINGS = "settings.json"
 CAPTION_METRICS = ("cider", "spice", "scene_graph")
 _CAPTION_NAMES = {"cider": "CIDEr", "spice": "SPICE", "scene_graph": "scene graph"}
 
@@ -98,15 +88,12 @@ def evaluate(
     from diffsound.evaluation.report import write_html
 
     settings = settings or EvaluationSettings()
-    source = resolve(bundle)
-    judge = load_classifier(judge_folder(source, classifier, "classifier"))
-    listener = find_captioner(source, captioner)
-    pipeline = TextToSound(Bundle.from_pretrained(source), device=device)
-    prepared = PreparedData.open(data)
-    out = make_folder(Path(out))
+    bench = set_up(bundle, data, out, classifier=classifier, device=device)
+    source, pipeline, judge, prepared = bench.source, bench.pipeline, bench.judge, bench.data
+    out, listener = bench.out, find_captioner(source, captioner)
     seconds = settings.seconds or pipeline.bundle.config.defaults.duration
     examples, left_out = choose_examples(prepared, settings.split, settings.clips, settings.seed)
-    check_same(out, _fixed(source, prepared, settings, seconds))
+    check_same(out, _fixed(bench, settings, seconds))
     write_examples(out, examples)
     names = sample_names(examples, settings.samples)
     write_real(
@@ -162,41 +149,14 @@ def evaluate(
             "real_set": f"{settings.split} split, {len(examples)} clips of {prepared.folder.name}",
             "left_out": left_out,
             "samples_per_text": settings.samples,
-            "sample_rate": pipeline.sample_rate,
-            "mel": pipeline.bundle.config.codec.mel.model_dump(mode="json"),
-            "backbone": judge.config.backbone.kind,
-            "sampling": asdict(pipeline.sampling_settings(**settings.sampling)),
             "seconds_per_sound": speed,
-            "device": device,
-            "threads": torch.get_num_threads(),
-            "bundle": {"name": pipeline.bundle.config.name, "sha256": sha256(source / CONFIG_FILE)},
             "captioner": listener is not None,
-            "versions": versions(),
-        },
+        }
+        | bench.protocol(settings.sampling),
     }
     write_json(out / REPORT, report)
     write_html(out, report)
     return report
-
-
-def judge_folder(bundle: Path, given: str | Path | None, kind: str) -> Path:
-    """The folder of a classifier or captioner: the one given, or one that ships with a bundle."""
-    if given is not None and str(given) != "bundle":
-        return Path(given)
-    for place in (bundle / kind, BUNDLED / kind, BUNDLED.parent / kind):
-        if place.is_dir():
-            return place
-    raise InputError(f"{bundle} has no {kind} of its own; give one with --{kind} RUN")
-
-
-def find_captioner(bundle: Path, given: str | Path | None) -> Captioner | None:
-    """The captioner given, or the bundle's, or None: then caption scores are left out."""
-    if given is None:
-        try:
-            return load_captioner(judge_folder(bundle, None, "captioner"))
-        except InputError:
-            return None
-    return load_captioner(judge_folder(bundle, given, "captioner"))
 
 
 def caption_comparison(
@@ -211,17 +171,6 @@ def caption_comparison(
     return {
         _CAPTION_NAMES[name]: Score(_CAPTION_NAMES[name], one.value, "higher", note=one.reason)
         for name, one in found.items()
-    }
-
-
-def versions() -> dict[str, str]:
-    """What a number may depend on."""
-    return {
-        "diffsound": diffsound.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
     }
 
 
@@ -251,33 +200,10 @@ def _per_clip(
     return [asdict(score) | {"of": names[score.id]} for score in scores]
 
 
-def _fixed(
-    source: Path, data: PreparedData, settings: EvaluationSettings, seconds: float
-) -> dict[str, Any]:
+def _fixed(bench: Setup, settings: EvaluationSettings, seconds: float) -> dict[str, Any]:
     """What decides which sounds are in the folder."""
     made = settings.model_dump(mode="json", exclude={"copies", "resamples", "allow_few"})
-    return made | {
-        "seconds": seconds,
-        "bundle": sha256(source / CONFIG_FILE),
-        "data": sha256(data.folder / "index.json"),
-    }
-
-
-def check_same(out: Path, now: dict[str, Any]) -> None:
-    """Refuse to mix the sounds of two settings in one folder."""
-    path = out / _SETTINGS
-    if path.exists():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            before = {}
-        changed = [f"{key} was {before.get(key)!r}" for key in now if before.get(key) != now[key]]
-        if changed:
-            raise InputError(
-                f"{out} holds an evaluation with other settings ({'; '.join(changed)}); "
-                "use the same ones or another --out"
-            )
-    write_json(path, now)
+    return made | {"seconds": seconds} | bench.fixed()
 
 
 def parse_settings(values: Mapping[str, Any]) -> EvaluationSettings:

@@ -30,14 +30,7 @@ from diffsound.evaluation.feature_cache import FeatureCache
 from diffsound.evaluation.features import extract
 from diffsound.evaluation.paper_tables import PaperTable, Row, paper_table
 from diffsound.evaluation.ranking import Audible, CaptionRanker, LikelihoodRanker, Ranker, best
-from diffsound.evaluation.run import (
-    Heard,
-    caption_comparison,
-    check_same,
-    find_captioner,
-    judge_folder,
-    versions,
-)
+from diffsound.evaluation.run import Heard, caption_comparison
 from diffsound.evaluation.score import Score
 from diffsound.evaluation.sets import (
     Example,
@@ -51,6 +44,7 @@ from diffsound.evaluation.sets import (
     write_json,
     write_real,
 )
+from diffsound.evaluation.setup import check_same, find_captioner, judge_folder, versions
 from diffsound.evaluation.table_output import write_table
 from diffsound.files import sha256
 from diffsound.pipeline import TextToSound
