@@ -66,21 +66,47 @@ def captioner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sound_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve training clips, six to be scored and one without a caption, prepared."""
-    folder = tmp_path_factory.mktemp("sounds") / "data"
     clips = [
-        PreparedClip(
-            Record(
-                id=f"clip-{number:02d}",
-                audio=AudioLocation(path=""),
-                captions=(f"a <loud> sound {number}",) if number < 18 else (),
-                labels=("noise",),
-                split="train" if number < 12 else "valid",
-                licence="cc0",
-            ),
-            (np.clip(sound(number), -1, 1) * 32767).astype(np.int16),
-            {},
+        prepared_clip(
+            number,
+            labels=("noise",),
+            split="train" if number < 12 else "valid",
+            captions=(f"a <loud> sound {number}",) if number < 18 else (),
         )
         for number in range(19)
     ]
+    return write_data(tmp_path_factory.mktemp("sounds") / "data", clips)
+
+
+@pytest.fixture(scope="session")
+def labelled_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four held-out clips of each of the classifier's classes but "bell", which has one; prepared.
+
+    A clip with two labels and one of a class nobody asks for are among them.
+    """
+    labels = [("dog",), ("rain",)] * 4 + [("bell",), ("dog", "rain"), ("noise",)]
+    clips = [
+        prepared_clip(number, labels=label, split="valid", captions=(f"the sound of {label[0]}",))
+        for number, label in enumerate(labels)
+    ]
+    return write_data(tmp_path_factory.mktemp("labelled") / "data", clips)
+
+
+def prepared_clip(
+    number: int, *, labels: tuple[str, ...], split: str, captions: tuple[str, ...]
+) -> PreparedClip:
+    """The numbered sound with what is said of it."""
+    record = Record(
+        id=f"clip-{number:02d}",
+        audio=AudioLocation(path=""),
+        captions=captions,
+        labels=labels,
+        split=split,
+        licence="cc0",
+    )
+    return PreparedClip(record, (np.clip(sound(number), -1, 1) * 32767).astype(np.int16), {})
+
+
+def write_data(folder: Path, clips: list[PreparedClip]) -> Path:
     write_clips(folder, clips, PrepareSettings(mel=MEL), source="synthetic")
     return folder

@@ -18,6 +18,9 @@ Judge = Annotated[
 Listener = Annotated[
     str | None, typer.Option("--captioner", help="A captioner's run, for caption scores.")
 ]
+Sampling = Annotated[
+    list[str] | None, typer.Option("--set", help="Sampling: --set num_inference_steps=10")
+]
 Seed = Annotated[int, typer.Option(help="Same seed, same clips and sounds.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
 
@@ -34,9 +37,7 @@ def run(
     samples: Annotated[int, typer.Option(help="Sounds per text.")] = 1,
     seconds: Annotated[float | None, typer.Option(help="Length of every sound.")] = None,
     seed: Seed = 0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Sampling: --set num_inference_steps=10")
-    ] = None,
+    set_: Sampling = None,
     copies: Annotated[bool, typer.Option(help="Look for copies of training clips.")] = True,
     allow_few: Annotated[
         bool, typer.Option("--allow-few", help="Give FID with too few clips as well.")
@@ -77,8 +78,11 @@ def _progress(what: str, done: int, of: int) -> None:
 
 
 def _short(score: dict[str, Any]) -> str:
-    value = "not available" if score["value"] is None else f"{score['value']:.4g}"
-    return f"{score['name']} {value}"
+    return f"{score['name']} {_figure(score['value'])}"
+
+
+def _figure(value: float | None) -> str:
+    return "not available" if value is None else f"{value:.4g}"
 
 
 listen = typer.Typer(help="A listening test: build the page, serve it, read the result.")
@@ -174,6 +178,67 @@ def steps(
         duration=duration, **given(num_inference_steps=num_inference_steps),
     )  # fmt: skip
     typer.echo(str(made))
+
+
+Best = Annotated[
+    str | None, typer.Option("--captioner", help="Run that chooses candidates; else the bundle's.")
+]
+
+
+@app.command()
+def recognise(
+    bundle: Annotated[str, typer.Argument(help="Bundle folder or hub id.")],
+    data: Data,
+    out: Out,
+    classifier: Judge = None,
+    captioner: Best = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="YAML of sentences by class; ours for ESC-50's by default.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Real clips to compare with.")] = "valid",
+    per_class: Annotated[int, typer.Option(help="Sentences of each class.")] = 10,
+    clips: Annotated[int | None, typer.Option(help="Real clips of each class; else all.")] = None,
+    seconds: Annotated[float, typer.Option(help="Length of every sound.")] = 5.0,
+    candidates: Annotated[int, typer.Option(help="Sounds made for each sentence.")] = 1,
+    keep: Annotated[int, typer.Option(help="How many of them count: the best.")] = 1,
+    seed: Seed = 0,
+    set_: Sampling = None,
+    device: Device = "cpu",
+) -> None:
+    """Is what was asked for recognised? Names generated and real clips, class by class.
+
+    Interrupted, it goes on where it stopped when run again.
+
+    \b
+    Example:
+      diffsound evaluate recognise my-bundle --data data/corpus --out recognised
+    """
+    from diffsound.config import apply_overrides
+    from diffsound.evaluation.recognise import parse_settings
+    from diffsound.evaluation.recognise import recognise as run_recognise
+
+    settings = parse_settings(
+        {
+            "split": split,
+            "per_class": per_class,
+            "clips": clips,
+            "seconds": seconds,
+            "seed": seed,
+            "candidates": candidates,
+            "keep": keep,
+            "sampling": apply_overrides({}, set_ or []),
+        }
+    )
+    report = run_recognise(
+        bundle, data, out, settings,
+        classifier=classifier, captioner=captioner, prompts=prompts, device=device,
+        progress=_progress,
+    )  # fmt: skip
+    for row, found in report["rows"].items():
+        typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
+    ratios = report["ratios"]["generated"].items()
+    typer.echo("generated / real: " + ", ".join(f"{name} {_figure(r)}" for name, r in ratios))
+    typer.echo(f"{out / 'report.html'}", err=True)
 
 
 @app.command()
