@@ -242,6 +242,57 @@ def recognise(
 
 
 @app.command()
+def follow(
+    bundle: Annotated[str, typer.Argument(help="Bundle folder or hub id.")],
+    data: Data,
+    out: Out,
+    classifier: Judge = None,
+    split: Annotated[str, typer.Option(help="Real clips for true scenes.")] = "valid",
+    prompts: Annotated[int, typer.Option(help="Texts of two events.")] = 100,
+    distant: Annotated[int, typer.Option(help="Texts asked for near and far.")] = 25,
+    seconds: Annotated[float, typer.Option(help="Length of every sound.")] = 8.0,
+    window: Annotated[float, typer.Option(help="Seconds the classifier hears at once.")] = 2.0,
+    top: Annotated[int, typer.Option(help="An event among so many likeliest is heard.")] = 3,
+    seed: Seed = 0,
+    set_: Sampling = None,
+    device: Device = "cpu",
+) -> None:
+    """Are two events, their order and their distance heard? Beside true scenes and chance.
+
+    Interrupted, it goes on where it stopped when run again.
+
+    \b
+    Example:
+      diffsound evaluate follow my-bundle --data data/corpus --out followed
+    """
+    from diffsound.config import apply_overrides
+    from diffsound.evaluation.follow import follow as run_follow
+    from diffsound.evaluation.follow import parse_settings
+
+    settings = parse_settings(
+        {
+            "split": split,
+            "prompts": prompts,
+            "distant": distant,
+            "seconds": seconds,
+            "window": window,
+            "top": top,
+            "seed": seed,
+            "sampling": apply_overrides({}, set_ or []),
+        }
+    )
+    report = run_follow(
+        bundle, data, out, settings, classifier=classifier, device=device, progress=_progress
+    )
+    for row, found in report["rows"].items():
+        typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
+    for row, found in report["distance"].items():
+        level, tilt = (found[name]["mean"] for name in ("level_db", "tilt_db_per_octave"))
+        typer.echo(f"{row}, far: level {_figure(level)} dB, tilt {_figure(tilt)} dB/octave")
+    typer.echo(f"{out / 'report.html'}", err=True)
+
+
+@app.command()
 def study(
     data: Data,
     out: Out,

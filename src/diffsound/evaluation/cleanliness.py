@@ -85,6 +85,18 @@ def spectrum_distance(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.sqrt(np.square(levels[0] - levels[1]).mean()))
 
 
+def tilt(spectrum: np.ndarray) -> float:
+    """How a sound's energy falls with frequency: dB an octave, of third octaves [bands].
+
+    The slope of the line through the bands within 60 dB of the loudest one; 0 for silence.
+    """
+    audible = spectrum > spectrum.max() * 10 ** (-SPECTRUM_RANGE_DB / 10)
+    if audible.sum() < 2:
+        return 0.0
+    octaves = np.flatnonzero(audible) / 3
+    return float(np.polyfit(octaves, 10 * np.log10(spectrum[audible]), 1)[0])
+
+
 def summary(
     facts: Mapping[str, Sequence[Facts]], real: Mapping[str, Sequence[Facts]] | None
 ) -> dict[str, Any]:
