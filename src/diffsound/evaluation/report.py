@@ -26,11 +26,17 @@ SHOWN = 12  # a page with every clip would not open
 
 def write_html(out: Path, report: Mapping[str, Any], *, shown: int = SHOWN) -> Path:
     """Write OUT/report.html from the report and the sets beside it."""
-    text = report_html(report, examples_html(out, report, read_examples(out)[:shown]))
+    examples = read_examples(out)
+    captions = {example.id: example.caption for example in examples}
+    text = report_html(
+        report,
+        examples_html(out, report, examples[:shown]),
+        nearest_html(out, report, captions),
+    )
     return write_page(out, text)
 
 
-def report_html(report: Mapping[str, Any], examples: str) -> str:
+def report_html(report: Mapping[str, Any], examples: str, nearest: str) -> str:
     """The page as text; everything that comes from data is escaped."""
     return page(
         f"Evaluation of {report['title']}",
@@ -41,6 +47,7 @@ def report_html(report: Mapping[str, Any], examples: str) -> str:
         f"<div class='charts'>{_charts(report['rows'])}</div>"
         f"<h2>Checks</h2>{_checks(report['checks'])}"
         f"<h2>Side by side</h2>{examples}"
+        f"<h2>Nearest to training clips</h2>{nearest}"
         f"<h2>Weakest and best clips</h2>{_extremes(report['clips'])}"
         f"{protocol_html(report['protocol'])}",
     )
@@ -63,6 +70,31 @@ def examples_html(out: Path, report: Mapping[str, Any], examples: Sequence[Examp
                 take(path, config, f"{row} · heard as {heard['label']}" if heard else row)
             )
         parts.append(takes(f"“{example.caption}”", example.id, figures))
+    return "".join(parts)
+
+
+def nearest_html(out: Path, report: Mapping[str, Any], captions: Mapping[str, str]) -> str:
+    """The generated sounds nearest to training clips, each beside the clip: copies would be here.
+
+    captions: of the examples, by id.
+    """
+    found = report["checks"]
+    if not found.get("nearest"):
+        return "<p>Copies of training clips were not looked for.</p>"
+    config = MelConfig.model_validate(report["protocol"]["mel"])
+    of = {clip["id"]: clip["of"] for clip in report["clips"]}
+    parts = [
+        f"<p>Distances in features; below {found['suspicious_distance']:.3g} only "
+        f"{found['expected_share']:.1%} of real unseen clips lie.</p>"
+    ]
+    for one in found["nearest"]:
+        verdict = "the same recording" if one["same_recording"] else "another recording"
+        figures = [
+            take(out / "generated" / f"{one['id']}.wav", config, f"generated: {one['id']}"),
+            take(out / "training" / f"{one['nearest']}.wav", config, f"training: {one['nearest']}"),
+        ]
+        told = f"distance {one['distance']:.3g}, {verdict}"
+        parts.append(takes(f"“{captions[of[one['id']]]}”", told, figures))
     return "".join(parts)
 
 

@@ -139,10 +139,15 @@ def evaluate(
             "clips": len(features["real"]),
         }
     unseen = features["real"] if training is not None else None
+    found = checks.report(features["generated"], training, unseen)
+    write_real(
+        out / "training", prepared, neighbours(found),
+        rate=pipeline.sample_rate, seconds=seconds,
+    )  # fmt: skip
     report = {
         "title": pipeline.bundle.config.name,
         "rows": rows,
-        "checks": checks.report(features["generated"], training, unseen),
+        "checks": found,
         "clips": _per_clip(judge, features, names),
         "protocol": comparison.protocol
         | {
@@ -157,6 +162,12 @@ def evaluate(
     write_json(out / REPORT, report)
     write_html(out, report)
     return report
+
+
+def neighbours(found: Mapping[str, Any]) -> list[Example]:
+    """The training clips that the report shows beside the generated ones nearest to them."""
+    names = dict.fromkeys(one["nearest"] for one in found.get("nearest", ()))
+    return [Example(name, "", ()) for name in names]
 
 
 def caption_comparison(
