@@ -18,6 +18,10 @@ Judge = Annotated[
 Listener = Annotated[
     str | None, typer.Option("--captioner", help="A captioner's run, for caption scores.")
 ]
+CoreNLP = Annotated[
+    Path | None,
+    typer.Option("--corenlp", help="Folder of the Stanford CoreNLP 3.6.0 jars, for SPICE."),
+]
 Sampling = Annotated[
     list[str] | None, typer.Option("--set", help="Sampling: --set num_inference_steps=10")
 ]
@@ -32,6 +36,7 @@ def run(
     out: Out,
     classifier: Judge = None,
     captioner: Listener = None,
+    corenlp: CoreNLP = None,
     split: Annotated[str, typer.Option(help="Which clips are the truth.")] = "test",
     clips: Annotated[int | None, typer.Option(help="How many of them; all by default.")] = None,
     samples: Annotated[int, typer.Option(help="Sounds per text.")] = 1,
@@ -65,7 +70,8 @@ def run(
     )
     report = evaluate(
         bundle, data, out, settings,
-        classifier=classifier, captioner=captioner, device=device, progress=_progress,
+        classifier=classifier, captioner=captioner, corenlp=corenlp, device=device,
+        progress=_progress,
     )  # fmt: skip
     for row, found in report["rows"].items():
         typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
@@ -329,6 +335,7 @@ def table(
     number: Annotated[int, typer.Argument(help="2 to 7.")],
     config: Annotated[Path, typer.Option("--config", help="The table's YAML file.")],
     out: Out,
+    corenlp: CoreNLP = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a setting: --set clips=100")
     ] = None,
@@ -337,5 +344,8 @@ def table(
     from diffsound.config import load_config
     from diffsound.evaluation.tables import TableConfig, make_table
 
-    for path in make_table(number, load_config(TableConfig, config, set_ or []), out, _progress):
+    chosen = load_config(TableConfig, config, set_ or [])
+    if corenlp is not None:
+        chosen = chosen.model_copy(update={"corenlp": str(corenlp)})
+    for path in make_table(number, chosen, out, _progress):
         typer.echo(str(path))

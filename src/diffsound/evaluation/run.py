@@ -42,6 +42,7 @@ from diffsound.evaluation.sets import (
     write_real,
 )
 from diffsound.evaluation.setup import Setup, check_same, find_captioner, set_up
+from diffsound.evaluation.spice import corenlp_folder
 
 REPORT = "report.json"
 CAPTION_METRICS = ("cider", "spice", "scene_graph")
@@ -77,17 +78,19 @@ def evaluate(
     *,
     classifier: str | Path | None = None,
     captioner: str | Path | None = None,
+    corenlp: str | Path | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Generate, score, write OUT/report.json and OUT/report.html; returns the report.
 
     classifier, captioner: runs; without a classifier the one that ships with the bundle, without
-    a captioner the bundle's if it has one.
+    a captioner the bundle's if it has one. corenlp: the folder of the jars SPICE needs.
     """
     from diffsound.evaluation.report import write_html
 
     settings = settings or EvaluationSettings()
+    jars = corenlp_folder(corenlp)
     bench = set_up(bundle, data, out, classifier=classifier, device=device)
     source, pipeline, judge, prepared = bench.source, bench.pipeline, bench.judge, bench.data
     out, listener = bench.out, find_captioner(source, captioner)
@@ -127,13 +130,13 @@ def evaluate(
             features["real"], features[row], of=of_real,
             allow_few=settings.allow_few, resamples=settings.resamples, seed=settings.seed,
         )  # fmt: skip
-        scores = comparison.scores | _said(listener, examples, clips_of(out / row, of), names)
+        scores = comparison.scores | _said(listener, examples, clips_of(out / row, of), names, jars)
         rows[row] = {
             "scores": {name: score.to_json() for name, score in scores.items()},
             "clips": comparison.protocol["generated_clips"],
         }
     if listener is not None:
-        scores = _said(listener, examples, clips_of(out / "real", ids), names)
+        scores = _said(listener, examples, clips_of(out / "real", ids), names, jars)
         rows["real"] = {
             "scores": {name: score.to_json() for name, score in scores.items()},
             "clips": len(features["real"]),
@@ -171,14 +174,22 @@ def neighbours(found: Mapping[str, Any]) -> list[Example]:
 
 
 def caption_comparison(
-    captioner: Captioner, examples: Sequence[Example], clips: Sequence[FileClip], of: Sequence[str]
+    captioner: Captioner,
+    examples: Sequence[Example],
+    clips: Sequence[FileClip],
+    of: Sequence[str],
+    corenlp: Path | None = None,
 ) -> dict[str, Score]:
-    """The audio caption loss (section VI-B) of clips, `of` the real clip with this id."""
+    """The audio caption loss (section VI-B) of clips, `of` the real clip with this id.
+
+    corenlp: the folder of the jars SPICE needs; without it SPICE is not available.
+    """
     references = {example.id: list(example.captions) for example in examples}
     heard = CaptionRanker(captioner, references.values())
     rate = captioner.mel.sample_rate
     said = [s for clip in clips for s in heard.captions([Heard(clip.wave(rate), rate)])]
-    found = caption_scores(said, [references[name] for name in of], metrics=CAPTION_METRICS)
+    truth = [references[name] for name in of]
+    found = caption_scores(said, truth, metrics=CAPTION_METRICS, corenlp=corenlp)
     return {
         _CAPTION_NAMES[name]: Score(_CAPTION_NAMES[name], one.value, "higher", note=one.reason)
         for name, one in found.items()
@@ -197,11 +208,12 @@ def _said(
     examples: Sequence[Example],
     clips: Sequence[FileClip],
     names: Mapping[str, str],
+    corenlp: Path | None,
 ) -> dict[str, Score]:
     if captioner is None:
         return {}
     of = [names.get(clip.id, clip.id) for clip in clips]
-    return caption_comparison(captioner, examples, clips, of)
+    return caption_comparison(captioner, examples, clips, of, corenlp)
 
 
 def _per_clip(
