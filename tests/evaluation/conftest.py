@@ -1,4 +1,4 @@
-"""A classifier and data small enough for tests."""
+"""A classifier, a captioner and data small enough for tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
+from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
+from diffsound.evaluation.captioner_encoder import PatchConfig
 from diffsound.evaluation.classifier import Classifier, ClassifierConfig
 from diffsound.evaluation.resnet import ResNetConfig
 from diffsound.training.export import write_export
@@ -44,23 +46,67 @@ def classifier_run(classifier: Classifier, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
+def captioner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A captioner with random weights as the export of a run."""
+    config = CaptionerConfig(
+        n_mels=MEL.n_mels,
+        encoder=PatchConfig(width=16, layers=1, heads=2, frames=8),
+        words=WordsConfig(width=16, layers=1, heads=2, longest=4),
+    )
+    words = ["a", "loud", "sound", "dog"]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        captioner = Captioner(config, words, MEL)
+    run = tmp_path_factory.mktemp("captioner")
+    content = captioner.export_config()
+    write_export(run, "captioner", content, captioner.state_dict(), step=1, metrics={})
+    return run
+
+
+@pytest.fixture(scope="session")
 def sound_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve training clips, six to be scored and one without a caption, prepared."""
-    folder = tmp_path_factory.mktemp("sounds") / "data"
     clips = [
-        PreparedClip(
-            Record(
-                id=f"clip-{number:02d}",
-                audio=AudioLocation(path=""),
-                captions=(f"a <loud> sound {number}",) if number < 18 else (),
-                labels=("noise",),
-                split="train" if number < 12 else "valid",
-                licence="cc0",
-            ),
-            (np.clip(sound(number), -1, 1) * 32767).astype(np.int16),
-            {},
+        prepared_clip(
+            number,
+            labels=("noise",),
+            split="train" if number < 12 else "valid",
+            captions=(f"a <loud> sound {number}",) if number < 18 else (),
         )
         for number in range(19)
     ]
+    return write_data(tmp_path_factory.mktemp("sounds") / "data", clips)
+
+
+@pytest.fixture(scope="session")
+def labelled_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four held-out clips of each of the classifier's classes but "bell", which has one; prepared.
+
+    A clip with two labels and one of a class nobody asks for are among them.
+    """
+    labels = [("dog",), ("rain",)] * 4 + [("bell",), ("dog", "rain"), ("noise",)]
+    clips = [
+        prepared_clip(number, labels=label, split="valid", captions=(f"the sound of {label[0]}",))
+        for number, label in enumerate(labels)
+    ]
+    return write_data(tmp_path_factory.mktemp("labelled") / "data", clips)
+
+
+def prepared_clip(
+    number: int, *, labels: tuple[str, ...], split: str, captions: tuple[str, ...]
+) -> PreparedClip:
+    """The numbered sound with what is said of it."""
+    record = Record(
+        id=f"clip-{number:02d}",
+        audio=AudioLocation(path=""),
+        captions=captions,
+        labels=labels,
+        split=split,
+        licence="cc0",
+    )
+    return PreparedClip(record, (np.clip(sound(number), -1, 1) * 32767).astype(np.int16), {})
+
+
+def write_data(folder: Path, clips: list[PreparedClip]) -> Path:
     write_clips(folder, clips, PrepareSettings(mel=MEL), source="synthetic")
     return folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from diffsound.errors import InputError
 from diffsound.evaluation.checks import (
     duplicate_clips,
     memorisation,
-    memorisation_sheet,
     report,
     silent_clips,
 )
@@ -175,20 +173,7 @@ def test_checks_make_one_report(classifier: Classifier, real: FeatureSet) -> Non
     assert list(found["unreadable"]) == ["nan"]
     assert found["copies"] == [{"id": "clip-4", "training": "clip-4"}]
     assert found["silent"] == found["duplicates"] == []
+    assert [one["id"] for one in found["nearest"]] == ["clip-4", "clip-601"]
+    assert found["nearest"][0]["nearest"] == "clip-4"
+    assert found["nearest"][0]["distance"] < found["suspicious_distance"]
     assert "copies" not in report(generated, None, None)
-
-
-def test_neighbours_are_drawn_side_by_side(tmp_path: Path) -> None:
-    from PIL import Image
-
-    quiet, loud = np.zeros((32, 40), np.float32), np.ones((32, 60), np.float32)
-    path = tmp_path / "sheet.png"
-    memorisation_sheet(path, [("made", quiet, "трава", loud), ("two", loud, "b", quiet)])
-    with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("L")).astype(int)
-        middle = picture.width // 2
-        row = 24 + 60  # within the first row's spectrograms
-        assert pixels[row, middle // 2] < 20
-        assert pixels[row, middle + middle // 2] > 230
-    with pytest.raises(InputError, match="no pair"):
-        memorisation_sheet(path, [])

@@ -13,7 +13,7 @@ import pytest
 from diffsound.audio.io import read_audio
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
-from diffsound.evaluation.report import interval_bars, scores_table
+from diffsound.evaluation.html_parts import interval_bars, scores_table
 from diffsound.evaluation.run import EvaluationSettings, evaluate
 from diffsound.evaluation.sets import choose_examples, read_examples, sample_seed
 
@@ -53,11 +53,27 @@ def test_the_page_needs_nothing_else(evaluated: tuple[Path, dict[str, Any]]) -> 
     out, _ = evaluated
     page = (out / "report.html").read_text(encoding="utf-8")
     sources = re.findall(r"(?:src|href)='([^']{0,12})", page)
-    assert len(sources) == 6 * 4 * 2
+    examples, neighbours = 6 * 4, 8 * 2
+    assert len(sources) == 2 * (examples + neighbours)
     assert all(source.startswith("data:") for source in sources)
-    assert page.count("<audio") == 6 * 4
+    assert page.count("<audio") == examples + neighbours
     assert "a &lt;loud&gt; sound 12" in page
     assert "<loud>" not in page
+
+
+def test_neighbours_are_shown_side_by_side(evaluated: tuple[Path, dict[str, Any]]) -> None:
+    out, report = evaluated
+    page = (out / "report.html").read_text(encoding="utf-8")
+    nearest = report["checks"]["nearest"]
+    distances = [one["distance"] for one in nearest if one["same_recording"] is None]
+    assert distances == sorted(distances)
+    shown = re.findall(r"<figcaption>(generated|training): ([\w.-]+)</figcaption>", page)
+    assert shown == [
+        pair for one in nearest for pair in (("generated", one["id"]), ("training", one["nearest"]))
+    ]
+    assert f"distance {nearest[0]['distance']:.3g}" in page
+    training = {f"clip-{number:02d}" for number in range(12)}
+    assert {one["nearest"] for one in nearest} <= training
 
 
 def test_resumes_where_it_stopped(
@@ -89,7 +105,7 @@ def test_other_settings_need_another_folder(
 def test_a_bundle_without_classifier_says_what_to_give(
     tiny_folder: Path, sound_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffsound.evaluation.run.BUNDLED", tmp_path / "nothing" / "small")
+    monkeypatch.setattr("diffsound.evaluation.setup.BUNDLED", tmp_path / "nothing" / "small")
     with pytest.raises(InputError, match="--classifier RUN"):
         evaluate(tiny_folder, sound_data, tmp_path / "out", SETTINGS)
 

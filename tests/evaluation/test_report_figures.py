@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 
 from diffsound.errors import InputError
-from diffsound.evaluation.figures import denoising, figure_of_runs, partial_mel, side_by_side
+from diffsound.evaluation.figures import denoising, figure_of_runs, side_by_side
 from diffsound.pipeline import TextToSound
+from diffsound.unfinished import unfinished_mel
 from listening_support import make_runs
 
 
@@ -52,9 +53,9 @@ def test_steps_of_a_sound(tmp_path: Path, pipeline: TextToSound) -> None:
 def test_what_is_masked_is_dark(pipeline: TextToSound) -> None:
     codec = pipeline.bundle.codec
     tokens = torch.zeros(codec.rows, 6, dtype=torch.int64)
-    full = partial_mel(pipeline, tokens)
+    full = unfinished_mel(pipeline, tokens)
     tokens[:, 3:] = codec.codebook_size
-    half = partial_mel(pipeline, tokens)
+    half = unfinished_mel(pipeline, tokens)
     edge = 3 * codec.time_stride
     np.testing.assert_array_equal(half[:, :edge], full[:, :edge])
     assert not half[:, edge:].any()

@@ -18,6 +18,13 @@ Judge = Annotated[
 Listener = Annotated[
     str | None, typer.Option("--captioner", help="A captioner's run, for caption scores.")
 ]
+CoreNLP = Annotated[
+    Path | None,
+    typer.Option("--corenlp", help="Folder of the Stanford CoreNLP 3.6.0 jars, for SPICE."),
+]
+Sampling = Annotated[
+    list[str] | None, typer.Option("--set", help="Sampling: --set num_inference_steps=10")
+]
 Seed = Annotated[int, typer.Option(help="Same seed, same clips and sounds.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
 
@@ -29,14 +36,13 @@ def run(
     out: Out,
     classifier: Judge = None,
     captioner: Listener = None,
+    corenlp: CoreNLP = None,
     split: Annotated[str, typer.Option(help="Which clips are the truth.")] = "test",
     clips: Annotated[int | None, typer.Option(help="How many of them; all by default.")] = None,
     samples: Annotated[int, typer.Option(help="Sounds per text.")] = 1,
     seconds: Annotated[float | None, typer.Option(help="Length of every sound.")] = None,
     seed: Seed = 0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Sampling: --set num_inference_steps=10")
-    ] = None,
+    set_: Sampling = None,
     copies: Annotated[bool, typer.Option(help="Look for copies of training clips.")] = True,
     allow_few: Annotated[
         bool, typer.Option("--allow-few", help="Give FID with too few clips as well.")
@@ -64,7 +70,8 @@ def run(
     )
     report = evaluate(
         bundle, data, out, settings,
-        classifier=classifier, captioner=captioner, device=device, progress=_progress,
+        classifier=classifier, captioner=captioner, corenlp=corenlp, device=device,
+        progress=_progress,
     )  # fmt: skip
     for row, found in report["rows"].items():
         typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
@@ -77,8 +84,11 @@ def _progress(what: str, done: int, of: int) -> None:
 
 
 def _short(score: dict[str, Any]) -> str:
-    value = "not available" if score["value"] is None else f"{score['value']:.4g}"
-    return f"{score['name']} {value}"
+    return f"{score['name']} {_figure(score['value'])}"
+
+
+def _figure(value: float | None) -> str:
+    return "not available" if value is None else f"{value:.4g}"
 
 
 listen = typer.Typer(help="A listening test: build the page, serve it, read the result.")
@@ -176,6 +186,118 @@ def steps(
     typer.echo(str(made))
 
 
+Best = Annotated[
+    str | None, typer.Option("--captioner", help="Run that chooses candidates; else the bundle's.")
+]
+
+
+@app.command()
+def recognise(
+    bundle: Annotated[str, typer.Argument(help="Bundle folder or hub id.")],
+    data: Data,
+    out: Out,
+    classifier: Judge = None,
+    captioner: Best = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="YAML of sentences by class; ours for ESC-50's by default.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Real clips to compare with.")] = "valid",
+    per_class: Annotated[int, typer.Option(help="Sentences of each class.")] = 10,
+    clips: Annotated[int | None, typer.Option(help="Real clips of each class; else all.")] = None,
+    seconds: Annotated[float, typer.Option(help="Length of every sound.")] = 5.0,
+    candidates: Annotated[int, typer.Option(help="Sounds made for each sentence.")] = 1,
+    keep: Annotated[int, typer.Option(help="How many of them count: the best.")] = 1,
+    seed: Seed = 0,
+    set_: Sampling = None,
+    device: Device = "cpu",
+) -> None:
+    """Is what was asked for recognised? Names generated and real clips, class by class.
+
+    Interrupted, it goes on where it stopped when run again.
+
+    \b
+    Example:
+      diffsound evaluate recognise my-bundle --data data/corpus --out recognised
+    """
+    from diffsound.config import apply_overrides
+    from diffsound.evaluation.recognise import parse_settings
+    from diffsound.evaluation.recognise import recognise as run_recognise
+
+    settings = parse_settings(
+        {
+            "split": split,
+            "per_class": per_class,
+            "clips": clips,
+            "seconds": seconds,
+            "seed": seed,
+            "candidates": candidates,
+            "keep": keep,
+            "sampling": apply_overrides({}, set_ or []),
+        }
+    )
+    report = run_recognise(
+        bundle, data, out, settings,
+        classifier=classifier, captioner=captioner, prompts=prompts, device=device,
+        progress=_progress,
+    )  # fmt: skip
+    for row, found in report["rows"].items():
+        typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
+    ratios = report["ratios"]["generated"].items()
+    typer.echo("generated / real: " + ", ".join(f"{name} {_figure(r)}" for name, r in ratios))
+    typer.echo(f"{out / 'report.html'}", err=True)
+
+
+@app.command()
+def follow(
+    bundle: Annotated[str, typer.Argument(help="Bundle folder or hub id.")],
+    data: Data,
+    out: Out,
+    classifier: Judge = None,
+    split: Annotated[str, typer.Option(help="Real clips for true scenes.")] = "valid",
+    prompts: Annotated[int, typer.Option(help="Texts of two events.")] = 100,
+    distant: Annotated[int, typer.Option(help="Texts asked for near and far.")] = 25,
+    seconds: Annotated[float, typer.Option(help="Length of every sound.")] = 8.0,
+    window: Annotated[float, typer.Option(help="Seconds the classifier hears at once.")] = 2.0,
+    top: Annotated[int, typer.Option(help="An event among so many likeliest is heard.")] = 3,
+    seed: Seed = 0,
+    set_: Sampling = None,
+    device: Device = "cpu",
+) -> None:
+    """Are two events, their order and their distance heard? Beside true scenes and chance.
+
+    Interrupted, it goes on where it stopped when run again.
+
+    \b
+    Example:
+      diffsound evaluate follow my-bundle --data data/corpus --out followed
+    """
+    from diffsound.config import apply_overrides
+    from diffsound.evaluation.follow import follow as run_follow
+    from diffsound.evaluation.follow import parse_settings
+
+    settings = parse_settings(
+        {
+            "split": split,
+            "prompts": prompts,
+            "distant": distant,
+            "seconds": seconds,
+            "window": window,
+            "top": top,
+            "seed": seed,
+            "sampling": apply_overrides({}, set_ or []),
+        }
+    )
+    report = run_follow(
+        bundle, data, out, settings, classifier=classifier, device=device, progress=_progress
+    )
+    for row, found in report["rows"].items():
+        typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
+    for row, found in report["distance"].items():
+        level, tilt = (found[name]["mean"] for name in ("level_db", "tilt_db_per_octave"))
+        typer.echo(f"{row}, far: level {_figure(level)} dB, tilt {_figure(tilt)} dB/octave")
+    typer.echo(f"{out / 'report.html'}", err=True)
+
+
 @app.command()
 def study(
     data: Data,
@@ -194,8 +316,8 @@ def study(
     from diffsound.evaluation.feature_cache import FeatureCache
     from diffsound.evaluation.metric_study import study as run_study
     from diffsound.evaluation.metric_study import write_study
-    from diffsound.evaluation.run import judge_folder
     from diffsound.evaluation.sets import choose_examples, make_folder
+    from diffsound.evaluation.setup import judge_folder
 
     judge = load_classifier(judge_folder(resolve(None), classifier, "classifier"))
     prepared = PreparedData.open(data)
@@ -213,6 +335,7 @@ def table(
     number: Annotated[int, typer.Argument(help="2 to 7.")],
     config: Annotated[Path, typer.Option("--config", help="The table's YAML file.")],
     out: Out,
+    corenlp: CoreNLP = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a setting: --set clips=100")
     ] = None,
@@ -221,5 +344,8 @@ def table(
     from diffsound.config import load_config
     from diffsound.evaluation.tables import TableConfig, make_table
 
-    for path in make_table(number, load_config(TableConfig, config, set_ or []), out, _progress):
+    chosen = load_config(TableConfig, config, set_ or [])
+    if corenlp is not None:
+        chosen = chosen.model_copy(update={"corenlp": str(corenlp)})
+    for path in make_table(number, chosen, out, _progress):
         typer.echo(str(path))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.data.duplicates import BANDS, CELLS, MOVEMENT, near_duplicates
 from diffsound.errors import InputError
 from diffsound.evaluation.distances import nearest
 from diffsound.evaluation.features import FeatureSet
-from diffsound.files import atomic_write
 
 SILENT_DB = -60.0  # RMS below which nobody hears anything at a normal volume
 # A clip nearer to a training clip than all but this share of real unseen clips is suspicious.
@@ -25,6 +21,8 @@ SUSPICIOUS = 0.01
 # against 3 686 training clips none passes (at 0.85: four), of training clips at 0.6 of their level,
 # moved and with errors of 5 dB in every cell of the mel, 80 % do.
 SAME_DETAIL = 0.9
+# Neighbours a report names and a page shows.
+NEAREST = 8
 _BLOCK = 2048
 
 
@@ -139,33 +137,6 @@ def memorisation(
     return Memorisation(tuple(neighbours), threshold, float((normal < threshold).mean()))
 
 
-def memorisation_sheet(
-    path: str | Path, pairs: Sequence[tuple[str, np.ndarray, str, np.ndarray]]
-) -> None:
-    """A PNG: generated clips on the left, their nearest training clips on the right.
-
-    pairs: (name, mel [n_mels, L], training clip's name, its mel) of each row.
-    """
-    from PIL import Image, ImageDraw
-
-    if not pairs:
-        raise InputError("there is no pair of clips to draw")
-    width, height, line, gap = 430, 120, 16, 8
-    row = line + height + gap
-    sheet = Image.new("RGB", (2 * width + 3 * gap, len(pairs) * row + gap), "white")
-    draw = ImageDraw.Draw(sheet)
-    for at, (name, mel, other, other_mel) in enumerate(pairs):
-        top = gap + at * row
-        for column, (title, picture) in enumerate(
-            ((f"generated: {name}", mel), (f"training: {other}", other_mel))
-        ):
-            left = gap + column * (width + gap)
-            draw.text((left, top), _latin(title)[:70], fill="black")
-            sheet.paste(spectrogram_image(picture, size=(width, height)), (left, top + line))
-    with atomic_write(path) as temporary:
-        sheet.save(temporary, format="PNG")
-
-
 def report(
     generated: FeatureSet, training: FeatureSet | None, unseen: FeatureSet | None
 ) -> dict[str, Any]:
@@ -184,6 +155,8 @@ def report(
         found["copies"] = [{"id": one.id, "training": one.same_recording} for one in memory.copies]
         found["suspicious_share"] = memory.suspicious
         found["expected_share"] = memory.expected
+        found["suspicious_distance"] = memory.threshold
+        found["nearest"] = [asdict(one) for one in memory.neighbours[:NEAREST]]
     return found
 
 
@@ -213,8 +186,3 @@ def _fingerprints(sounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9))
-
-
-def _latin(text: str) -> str:
-    """PIL's built-in font knows Latin-1 only."""
-    return text.encode("latin-1", "replace").decode("latin-1")

@@ -66,7 +66,7 @@ def compare(
     else:
         note = "the two sets are not pairs of a real clip and one made from its text"
         scores.append(Score("KL", None, "lower", note=note))
-    scores.append(inception_score(_softmax(fake.logits), resamples=many, seed=seed))
+    scores.append(inception_score(softmax(fake.logits), resamples=many, seed=seed))
     scores += precision_recall(real.features, fake.features, resamples=many, seed=seed)
     scores += density_coverage(real.features, fake.features, resamples=many, seed=seed)
     protocol = {
@@ -115,7 +115,7 @@ def clip_scores(
         partner = pair(real.ids, fake.ids, of)
         divergence = kl_per_pair(real.logits[partner], np.asarray(fake.logits))
     real_like = realism(real.features, fake.features) if len(real) > 3 else None
-    guesses = _softmax(fake.logits)
+    guesses = softmax(fake.logits)
     best = guesses.argmax(axis=1)
     return [
         ClipScore(
@@ -130,7 +130,8 @@ def clip_scores(
     ]
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities [N, classes] of logits."""
     logits = np.asarray(logits, dtype=np.float64)
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))

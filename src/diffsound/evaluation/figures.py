@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from diffsound.audio.io import read_audio
@@ -19,6 +18,7 @@ from diffsound.evaluation.media import mel_of
 from diffsound.evaluation.sets import read_examples
 from diffsound.files import atomic_write
 from diffsound.pipeline import TextToSound
+from diffsound.unfinished import unfinished_mel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -112,7 +112,7 @@ def denoising(
     )
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(frames, len(steps))).round().astype(int))
     names = [f"step {at + 1} of {len(steps)}" for at in chosen]
-    mels = [partial_mel(pipeline, steps[at]) for at in chosen[:-1]] + [sound.mel]
+    mels = [unfinished_mel(pipeline, steps[at]) for at in chosen[:-1]] + [sound.mel]
     if path.suffix.lower() == ".png":
         return side_by_side(path, [(prompt, dict(zip(names, mels, strict=True)))])
     pictures = [spectrogram_image(mel, size=CELL) for mel in mels]
@@ -120,20 +120,6 @@ def denoising(
     return _save(
         pictures[0], path, save_all=True, append_images=pictures[1:], duration=times, loop=0
     )
-
-
-@torch.inference_mode()
-def partial_mel(pipeline: TextToSound, tokens: Tensor) -> np.ndarray:
-    """The mel [n_mels, L] of tokens [F', L'] some of which are still the mask.
-
-    A column is as bright as the share of its cells that is drawn.
-    """
-    codec = pipeline.bundle.codec
-    drawn = tokens < codec.codebook_size
-    known = torch.where(drawn, tokens, 0)[None].to(pipeline.device)
-    mel = codec.decode(known)[0].clamp(0, 1).cpu()
-    share = drawn.float().mean(0, keepdim=True).cpu().repeat_interleave(codec.time_stride, dim=1)
-    return np.asarray((mel * share).numpy())
 
 
 def _save(picture: Image, path: Path, **options: Any) -> Path:

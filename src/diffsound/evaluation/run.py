@@ -10,26 +10,19 @@ interruption it goes on where it stopped.
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
-import diffsound
-from diffsound.bundle import BUNDLED, CONFIG_FILE, Bundle, resolve
 from diffsound.config import Config, parse_config
-from diffsound.data.shards import PreparedData
-from diffsound.errors import InputError
 from diffsound.evaluation import checks
 from diffsound.evaluation.caption_metrics import caption_scores
-from diffsound.evaluation.captioner import Captioner, load_captioner
-from diffsound.evaluation.classifier import Classifier, load_classifier
+from diffsound.evaluation.captioner import Captioner
+from diffsound.evaluation.classifier import Classifier
 from diffsound.evaluation.clips import FileClip, clips_of_data
 from diffsound.evaluation.compare import clip_scores, compare
 from diffsound.evaluation.feature_cache import FeatureCache
@@ -41,7 +34,6 @@ from diffsound.evaluation.sets import (
     Progress,
     choose_examples,
     clips_of,
-    make_folder,
     sample_names,
     write_examples,
     write_generated,
@@ -49,11 +41,10 @@ from diffsound.evaluation.sets import (
     write_passed,
     write_real,
 )
-from diffsound.files import sha256
-from diffsound.pipeline import TextToSound
+from diffsound.evaluation.setup import Setup, check_same, find_captioner, set_up
+from diffsound.evaluation.spice import corenlp_folder
 
 REPORT = "report.json"
-_SETTINGS = "settings.json"
 CAPTION_METRICS = ("cider", "spice", "scene_graph")
 _CAPTION_NAMES = {"cider": "CIDEr", "spice": "SPICE", "scene_graph": "scene graph"}
 
@@ -87,26 +78,25 @@ def evaluate(
     *,
     classifier: str | Path | None = None,
     captioner: str | Path | None = None,
+    corenlp: str | Path | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Generate, score, write OUT/report.json and OUT/report.html; returns the report.
 
     classifier, captioner: runs; without a classifier the one that ships with the bundle, without
-    a captioner the bundle's if it has one.
+    a captioner the bundle's if it has one. corenlp: the folder of the jars SPICE needs.
     """
     from diffsound.evaluation.report import write_html
 
     settings = settings or EvaluationSettings()
-    source = resolve(bundle)
-    judge = load_classifier(judge_folder(source, classifier, "classifier"))
-    listener = find_captioner(source, captioner)
-    pipeline = TextToSound(Bundle.from_pretrained(source), device=device)
-    prepared = PreparedData.open(data)
-    out = make_folder(Path(out))
+    jars = corenlp_folder(corenlp)
+    bench = set_up(bundle, data, out, classifier=classifier, device=device)
+    source, pipeline, judge, prepared = bench.source, bench.pipeline, bench.judge, bench.data
+    out, listener = bench.out, find_captioner(source, captioner)
     seconds = settings.seconds or pipeline.bundle.config.defaults.duration
     examples, left_out = choose_examples(prepared, settings.split, settings.clips, settings.seed)
-    check_same(out, _fixed(source, prepared, settings, seconds))
+    check_same(out, _fixed(bench, settings, seconds))
     write_examples(out, examples)
     names = sample_names(examples, settings.samples)
     write_real(
@@ -140,88 +130,69 @@ def evaluate(
             features["real"], features[row], of=of_real,
             allow_few=settings.allow_few, resamples=settings.resamples, seed=settings.seed,
         )  # fmt: skip
-        scores = comparison.scores | _said(listener, examples, clips_of(out / row, of), names)
+        scores = comparison.scores | _said(listener, examples, clips_of(out / row, of), names, jars)
         rows[row] = {
             "scores": {name: score.to_json() for name, score in scores.items()},
             "clips": comparison.protocol["generated_clips"],
         }
     if listener is not None:
-        scores = _said(listener, examples, clips_of(out / "real", ids), names)
+        scores = _said(listener, examples, clips_of(out / "real", ids), names, jars)
         rows["real"] = {
             "scores": {name: score.to_json() for name, score in scores.items()},
             "clips": len(features["real"]),
         }
     unseen = features["real"] if training is not None else None
+    found = checks.report(features["generated"], training, unseen)
+    write_real(
+        out / "training", prepared, neighbours(found),
+        rate=pipeline.sample_rate, seconds=seconds,
+    )  # fmt: skip
     report = {
         "title": pipeline.bundle.config.name,
         "rows": rows,
-        "checks": checks.report(features["generated"], training, unseen),
+        "checks": found,
         "clips": _per_clip(judge, features, names),
         "protocol": comparison.protocol
         | {
             "real_set": f"{settings.split} split, {len(examples)} clips of {prepared.folder.name}",
             "left_out": left_out,
             "samples_per_text": settings.samples,
-            "sample_rate": pipeline.sample_rate,
-            "mel": pipeline.bundle.config.codec.mel.model_dump(mode="json"),
-            "backbone": judge.config.backbone.kind,
-            "sampling": asdict(pipeline.sampling_settings(**settings.sampling)),
             "seconds_per_sound": speed,
-            "device": device,
-            "threads": torch.get_num_threads(),
-            "bundle": {"name": pipeline.bundle.config.name, "sha256": sha256(source / CONFIG_FILE)},
             "captioner": listener is not None,
-            "versions": versions(),
-        },
+        }
+        | bench.protocol(settings.sampling),
     }
     write_json(out / REPORT, report)
     write_html(out, report)
     return report
 
 
-def judge_folder(bundle: Path, given: str | Path | None, kind: str) -> Path:
-    """The folder of a classifier or captioner: the one given, or one that ships with a bundle."""
-    if given is not None and str(given) != "bundle":
-        return Path(given)
-    for place in (bundle / kind, BUNDLED / kind, BUNDLED.parent / kind):
-        if place.is_dir():
-            return place
-    raise InputError(f"{bundle} has no {kind} of its own; give one with --{kind} RUN")
-
-
-def find_captioner(bundle: Path, given: str | Path | None) -> Captioner | None:
-    """The captioner given, or the bundle's, or None: then caption scores are left out."""
-    if given is None:
-        try:
-            return load_captioner(judge_folder(bundle, None, "captioner"))
-        except InputError:
-            return None
-    return load_captioner(judge_folder(bundle, given, "captioner"))
+def neighbours(found: Mapping[str, Any]) -> list[Example]:
+    """The training clips that the report shows beside the generated ones nearest to them."""
+    names = dict.fromkeys(one["nearest"] for one in found.get("nearest", ()))
+    return [Example(name, "", ()) for name in names]
 
 
 def caption_comparison(
-    captioner: Captioner, examples: Sequence[Example], clips: Sequence[FileClip], of: Sequence[str]
+    captioner: Captioner,
+    examples: Sequence[Example],
+    clips: Sequence[FileClip],
+    of: Sequence[str],
+    corenlp: Path | None = None,
 ) -> dict[str, Score]:
-    """The audio caption loss (section VI-B) of clips, `of` the real clip with this id."""
+    """The audio caption loss (section VI-B) of clips, `of` the real clip with this id.
+
+    corenlp: the folder of the jars SPICE needs; without it SPICE is not available.
+    """
     references = {example.id: list(example.captions) for example in examples}
     heard = CaptionRanker(captioner, references.values())
     rate = captioner.mel.sample_rate
     said = [s for clip in clips for s in heard.captions([Heard(clip.wave(rate), rate)])]
-    found = caption_scores(said, [references[name] for name in of], metrics=CAPTION_METRICS)
+    truth = [references[name] for name in of]
+    found = caption_scores(said, truth, metrics=CAPTION_METRICS, corenlp=corenlp)
     return {
         _CAPTION_NAMES[name]: Score(_CAPTION_NAMES[name], one.value, "higher", note=one.reason)
         for name, one in found.items()
-    }
-
-
-def versions() -> dict[str, str]:
-    """What a number may depend on."""
-    return {
-        "diffsound": diffsound.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
     }
 
 
@@ -237,11 +208,12 @@ def _said(
     examples: Sequence[Example],
     clips: Sequence[FileClip],
     names: Mapping[str, str],
+    corenlp: Path | None,
 ) -> dict[str, Score]:
     if captioner is None:
         return {}
     of = [names.get(clip.id, clip.id) for clip in clips]
-    return caption_comparison(captioner, examples, clips, of)
+    return caption_comparison(captioner, examples, clips, of, corenlp)
 
 
 def _per_clip(
@@ -251,33 +223,10 @@ def _per_clip(
     return [asdict(score) | {"of": names[score.id]} for score in scores]
 
 
-def _fixed(
-    source: Path, data: PreparedData, settings: EvaluationSettings, seconds: float
-) -> dict[str, Any]:
+def _fixed(bench: Setup, settings: EvaluationSettings, seconds: float) -> dict[str, Any]:
     """What decides which sounds are in the folder."""
     made = settings.model_dump(mode="json", exclude={"copies", "resamples", "allow_few"})
-    return made | {
-        "seconds": seconds,
-        "bundle": sha256(source / CONFIG_FILE),
-        "data": sha256(data.folder / "index.json"),
-    }
-
-
-def check_same(out: Path, now: dict[str, Any]) -> None:
-    """Refuse to mix the sounds of two settings in one folder."""
-    path = out / _SETTINGS
-    if path.exists():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            before = {}
-        changed = [f"{key} was {before.get(key)!r}" for key in now if before.get(key) != now[key]]
-        if changed:
-            raise InputError(
-                f"{out} holds an evaluation with other settings ({'; '.join(changed)}); "
-                "use the same ones or another --out"
-            )
-    write_json(path, now)
+    return made | {"seconds": seconds} | bench.fixed()
 
 
 def parse_settings(values: Mapping[str, Any]) -> EvaluationSettings:

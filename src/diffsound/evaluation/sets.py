@@ -178,6 +178,29 @@ def write_generated(
     return speed["seconds"] / speed["sounds"] if speed["sounds"] else None
 
 
+def write_best(
+    folder: Path,
+    pipeline: TextToSound,
+    examples: Sequence[Example],
+    *,
+    candidates: int,
+    keep: int,
+    seconds: float,
+    seed: int,
+    sampling: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Of each caption's candidates those the pipeline's ranker likes best, ID.0 the very best."""
+    by_id = {example.id: example for example in examples}
+    # A text's last file is written last: where it is, the others are.
+    wanted = {name: folder / f"{name}.{keep - 1}.wav" for name in by_id}
+    for name, _ in _missing(wanted, "generated", progress):
+        jobs = [Job(by_id[name].caption, sample_seed(seed, name, n)) for n in range(candidates)]
+        sounds = pipeline.run_jobs(jobs, duration=seconds, **(sampling or {}))
+        for place, sound in enumerate(pipeline.rank(sounds, keep)):
+            sound.save(folder / f"{name}.{place}.wav")
+
+
 def clips_of(folder: Path, names: Iterable[str]) -> list[FileClip]:
     """The files of a set as clips, in the order of the names."""
     return [FileClip(name, folder / f"{name}.wav") for name in names]

@@ -30,14 +30,7 @@ from diffsound.evaluation.feature_cache import FeatureCache
 from diffsound.evaluation.features import extract
 from diffsound.evaluation.paper_tables import PaperTable, Row, paper_table
 from diffsound.evaluation.ranking import Audible, CaptionRanker, LikelihoodRanker, Ranker, best
-from diffsound.evaluation.run import (
-    Heard,
-    caption_comparison,
-    check_same,
-    find_captioner,
-    judge_folder,
-    versions,
-)
+from diffsound.evaluation.run import Heard, caption_comparison
 from diffsound.evaluation.score import Score
 from diffsound.evaluation.sets import (
     Example,
@@ -51,6 +44,8 @@ from diffsound.evaluation.sets import (
     write_json,
     write_real,
 )
+from diffsound.evaluation.setup import check_same, find_captioner, judge_folder, versions
+from diffsound.evaluation.spice import corenlp_folder
 from diffsound.evaluation.table_output import write_table
 from diffsound.files import sha256
 from diffsound.pipeline import TextToSound
@@ -67,7 +62,7 @@ class TableConfig(Config):
 
     bundles: by the names the table's rows have (`paper_table(n).models`); rows without one stay
     blank. samples: sounds per text (None: 1, in table 7 the 10 candidates). ranker: what chooses
-    among candidates; "caption" is the paper's.
+    among candidates; "caption" is the paper's. corenlp: the folder of the jars SPICE needs.
     """
 
     data: str
@@ -76,6 +71,7 @@ class TableConfig(Config):
     bundles: dict[str, str]
     classifier: str | None = None
     captioner: str | None = None
+    corenlp: str | None = None
     samples: PositiveInt | None = None
     seconds: PositiveFloat = 5.0
     seed: int = Field(default=0, ge=0)
@@ -97,6 +93,7 @@ class _Bench:
     samples: int
     classifier: Classifier
     captioner: Captioner | None
+    corenlp: Path | None
     cache: FeatureCache
     progress: Progress | None
 
@@ -110,6 +107,7 @@ def make_table(
     if unknown is not None:
         names = ", ".join(table.models)
         raise ConfigError(f"table {number} has no bundle '{unknown}'; its bundles are: {names}")
+    jars = corenlp_folder(config.corenlp)
     out = make_folder(Path(out))
     data = PreparedData.open(config.data)
     examples, left_out = choose_examples(data, config.split, config.clips, config.seed)
@@ -123,7 +121,9 @@ def make_table(
         raise InputError(f"table {number} ranks candidates by a captioner; give one in its config")
     samples = config.samples or (_CANDIDATES if keeps else 1)
     with FeatureCache(out / "features.sqlite") as cache:
-        bench = _Bench(out, config, data, examples, samples, judge, captioner, cache, progress)
+        bench = _Bench(
+            out, config, data, examples, samples, judge, captioner, jars, cache, progress
+        )
         rows = _measure(bench, table)
     settings = {
         "table": number,
@@ -195,7 +195,9 @@ def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[
     )  # fmt: skip
     if bench.captioner is not None:
         partners = [of[clip.id] for clip in clips]
-        scores |= caption_comparison(bench.captioner, bench.examples, clips, partners)
+        scores |= caption_comparison(
+            bench.captioner, bench.examples, clips, partners, bench.corenlp
+        )
     note = "seconds for one sound, all stages, in batches of 8; the paper: mel only, on a P40"
     scores[SPEED] = Score(SPEED, speed, "lower", note=note)
     return scores
@@ -207,7 +209,8 @@ def _kept(bench: _Bench, clips: Sequence[FileClip], keep: int) -> list[FileClip]
     assert bench.captioner is not None  # make_table refuses a ranking without one
     ranker: Ranker = LikelihoodRanker(bench.captioner)
     if bench.config.ranker == "caption":
-        ranker = CaptionRanker(bench.captioner, [example.captions for example in bench.examples])
+        documents = [example.captions for example in bench.examples]
+        ranker = CaptionRanker(bench.captioner, documents, corenlp=bench.corenlp)
     rate = bench.captioner.mel.sample_rate
     kept: list[FileClip] = []
     for at, example in enumerate(bench.examples):
@@ -233,6 +236,7 @@ def _plan(bench: _Bench, row: Row, folder: Path) -> str:
             config.model_dump(mode="json", include=_DECISIVE),
             bench.classifier.fingerprint,
             heard_by,
+            bench.corenlp is not None,
         ]
     )
 

@@ -1,0 +1,28 @@
+"""The sentences an evaluation asks for, by class."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+from diffsound.errors import ConfigError
+from diffsound.text.clean import clean_prompt
+
+
+def read_prompts(path: str | Path | None = None) -> dict[str, list[str]]:
+    """Sentences by class: of a YAML file (`class: [sentence, …]`), or ours for ESC-50's classes."""
+    source = resources.files(__package__) / "prompts.yaml" if path is None else Path(path)
+    try:
+        content = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"the prompts in {source} cannot be read: {reason}") from error
+    if not isinstance(content, dict) or not content:
+        raise ConfigError(f"{source} must hold sentences by class: 'dog: [a dog barks, …]'")
+    for label, sentences in content.items():
+        texts = isinstance(sentences, list) and all(isinstance(text, str) for text in sentences)
+        if not isinstance(label, str) or not texts or not sentences:
+            raise ConfigError(f"{source}: '{label}' must have a list of sentences")
+    return {label: [clean_prompt(text) for text in texts] for label, texts in content.items()}
