@@ -4,6 +4,7 @@
       config.json            every constant that made it, and the checksum of every file
       codec.safetensors      decoder.safetensors      vocoder.safetensors
       README.md              the model card
+      coverage.safetensors   coverage.json   what it was trained on (optional): coverage.py
 
 Nothing is ever unpickled. A bundle whose stages do not fit each other is refused when it is
 loaded, not heard as noise.
@@ -27,6 +28,7 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.config import Config, parse_config
+from diffsound.coverage import COVERAGE_FILES, Coverage
 from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import DecoderConfig
@@ -111,6 +113,7 @@ class Bundle:
     decoder: Diffsound | ARDecoder
     vocoder: nn.Module
     card: str = ""
+    coverage: Coverage | None = None
 
     def __post_init__(self) -> None:
         _check_fit(self.config)
@@ -160,6 +163,7 @@ class Bundle:
         return cls(
             config=config,
             card=card.read_text(encoding="utf-8") if card.exists() else "",
+            coverage=_load_coverage(folder, config),
             **stages,  # type: ignore[arg-type]
         )
 
@@ -176,9 +180,13 @@ class Bundle:
         card = self.card or f"# {self.config.name}\n\nNo model card was given.\n"
         with atomic_write(folder / CARD_FILE) as temporary:
             temporary.write_text(card, encoding="utf-8")
+        names = [*(f"{stage}.safetensors" for stage in STAGES), CARD_FILE]
+        if self.coverage is not None:
+            self.coverage.save(folder)
+            names += COVERAGE_FILES
         files = {
             name: FileInfo(bytes=(folder / name).stat().st_size, sha256=sha256(folder / name))
-            for name in (*(f"{stage}.safetensors" for stage in STAGES), CARD_FILE)
+            for name in names
         }
         # The config comes last: a bundle without it is no bundle, so a killed save is never loaded.
         with atomic_write(folder / CONFIG_FILE) as temporary:
@@ -290,6 +298,7 @@ def describe(folder: str | Path | None) -> dict[str, Any]:
         "vocoder": config.vocoder.model.model_dump(mode="json"),
         "defaults": config.defaults.model_dump(mode="json"),
         "parameters": bundle.parameters(),
+        "known_captions": 0 if bundle.coverage is None else len(bundle.coverage.captions),
         "bytes": sum(info.bytes for info in config.files.values()),
     }
 
@@ -318,6 +327,18 @@ def _check_fit(config: BundleConfig) -> None:
             f"the codec of '{config.name}' takes {codec.n_mels} mel bands, "
             f"its front end gives {config.codec.mel.n_mels}"
         )
+
+
+def _load_coverage(folder: Path, config: BundleConfig) -> Coverage | None:
+    """What the bundle knows of its training captions, if it lists any."""
+    if COVERAGE_FILES[0] not in config.files:
+        return None
+    for name in COVERAGE_FILES:
+        _check_size(folder, name, config)
+    coverage = Coverage.load(folder)
+    if coverage.vectors.shape[1] != config.decoder.model.text_dim:
+        raise BundleError(f"{folder / COVERAGE_FILES[0]} is of another text encoder")
+    return coverage
 
 
 def _check_size(folder: Path, name: str, config: BundleConfig) -> None:

@@ -63,13 +63,25 @@ def build(
         list[str] | None,
         typer.Option(help="A generation's default, key=value: --default guidance_scale=3"),
     ] = None,
+    coverage: Annotated[
+        Path | None,
+        typer.Option(help="Prepared data of the decoder: sounds then say how well it knows them."),
+    ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
 ) -> None:
     """Join finished training runs into a bundle."""
     from diffsound.training.assemble import build as run
 
     bundle = run(
-        out, codec, decoder, vocoder, name=name, card=card, defaults=default or [], half=half
+        out,
+        codec,
+        decoder,
+        vocoder,
+        name=name,
+        card=card,
+        defaults=default or [],
+        coverage=coverage,
+        half=half,
     )
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")
