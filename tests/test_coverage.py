@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,7 @@ from diffsound.cli.main import run as diffsound
 from diffsound.coverage import COVERAGE_FILES, FAR, KNOWN, Coverage
 from diffsound.errors import BundleError
 from diffsound.pipeline import TextToSound
-
-CAPTIONS = ("a dog barks", "rain falling on a roof", "a door slams shut")
-
-
-@pytest.fixture(scope="module")
-def knowing(tiny_bundle: Bundle) -> Bundle:
-    """The tiny bundle, trained on three captions as it were."""
-    pooled = tiny_bundle.text_encoder(CAPTIONS).pooled
-    return replace(tiny_bundle, coverage=Coverage.choose(CAPTIONS, pooled))
+from support import KNOWN_CAPTIONS
 
 
 @pytest.fixture
@@ -51,7 +42,7 @@ def test_verdicts(knowing: Bundle, prompt: str, verdict: str, nearest: str | Non
     assert nearest is None or best["caption"] == nearest
     assert best["caption"] in sound.coverage["note"]
     if verdict == "far":
-        assert all(caption in sound.coverage["note"] for caption in CAPTIONS)
+        assert all(caption in sound.coverage["note"] for caption in KNOWN_CAPTIONS)
 
 
 def test_similarity_is_the_cosine_at_every_threshold() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffsound.bundle import Bundle
+from diffsound.bundle import Bundle, verify
 from diffsound.cli.main import run as diffsound
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
@@ -30,8 +30,13 @@ def test_from_a_codec_to_a_bundle(
     assert typed("train", "plot", run) == 0
     assert (run / "curves.png").stat().st_size > 1000
     build = ("bundle", "build", out, "--codec", tiny_codec, "--decoder", run)
-    assert typed(*build, "--default", "guidance_scale=3", "--name", "mine") == 0
-    assert Bundle.from_pretrained(out).config.defaults.guidance_scale == 3
+    options = ("--default", "guidance_scale=3", "--name", "mine", "--coverage", prepared)
+    assert typed(*build, *options) == 0
+    bundle = Bundle.from_pretrained(out)
+    assert bundle.config.defaults.guidance_scale == 3
+    assert bundle.coverage is not None
+    assert sorted(bundle.coverage.captions) == ["a noise", "a tone"]
+    assert verify(out) == []
     assert typed(*build) == 2
     assert "already holds a bundle" in capsys.readouterr().err
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--default", "guidance=3") == 2
