@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from diffsound.bundle import Bundle, verify
+from diffsound.cli import train as train_commands
 from diffsound.cli.main import run as diffsound
+from diffsound.training import registry
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -41,6 +43,10 @@ def test_from_a_codec_to_a_bundle(
     assert "already holds a bundle" in capsys.readouterr().err
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--default", "guidance=3") == 2
     assert "unknown key 'guidance'; did you mean 'guidance_scale'?" in capsys.readouterr().err
+
+
+def test_every_stage_has_its_command() -> None:
+    assert set(train_commands.STAGES) == set(registry.STAGES)
 
 
 def test_dry_run_foretells_and_leaves_nothing(
