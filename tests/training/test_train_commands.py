@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from diffsound.bundle import Bundle, verify
 from diffsound.cli import train as train_commands
 from diffsound.cli.main import run as diffsound
+from diffsound.data.shards import PreparedData
 from diffsound.training import registry
+from diffsound.training.frozen import load_codec
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -43,6 +46,13 @@ def test_from_a_codec_to_a_bundle(
     assert "already holds a bundle" in capsys.readouterr().err
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--default", "guidance=3") == 2
     assert "unknown key 'guidance'; did you mean 'guidance_scale'?" in capsys.readouterr().err
+
+
+def test_a_codecs_run_makes_tokens(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(prepared, tmp_path / "data", ignore=shutil.ignore_patterns("tokens"))
+    assert typed("data", "tokenize", copy, "--codec", tiny_codec, "--engine", "serial") == 0
+    data = PreparedData.open(copy)
+    assert data.tokens(load_codec(tiny_codec)[2]).of(0).shape[:2] == (1, 4)
 
 
 def test_every_stage_has_its_command() -> None:
