@@ -6,13 +6,19 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 TEXT   ?= a dog barks
 OUT    ?= out
+WORK   ?= runs/model
 # One process per core; the tests use one thread each.
 PYTEST_ARGS ?= -n auto
 
-.PHONY: sound test lint types check clean
+.PHONY: sound model test lint types check clean
 
 sound: $(VENV)/.core
 	@$(BIN)/diffsound generate "$(TEXT)" --output-dir "$(OUT)" --spectrogram
+
+# The bundled model again, from recordings: hours. A stopped one goes on where it was.
+model: $(VENV)/.dev
+	@test -n "$(DATA)" || { echo "say where the recordings are: make model DATA=folder" >&2; exit 2; }
+	$(BIN)/python tools/make_model.py "$(DATA)" --work "$(WORK)"
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -22,6 +22,7 @@ from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig
 
 TEXT_DIM = 384  # MiniLM's
+KNOWN_CAPTIONS = ("a dog barks", "rain falling on a roof", "a door slams shut")
 
 
 def make_bundle(decoder: DecoderConfig, codec: CodecConfig | None = None) -> Bundle:

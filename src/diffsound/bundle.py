@@ -5,6 +5,7 @@
       codec.safetensors      decoder.safetensors      vocoder.safetensors
       captioner/             classifier/              judges of sounds, if it has them: judges.py
       README.md              the model card
+      coverage.safetensors   coverage.json   what it was trained on (optional): coverage.py
 
 Nothing is ever unpickled. A bundle whose stages do not fit each other is refused when it is
 loaded, not heard as noise.
@@ -28,6 +29,7 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.config import Config, parse_config
+from diffsound.coverage import COVERAGE_FILES, Coverage
 from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import DecoderConfig
@@ -117,6 +119,7 @@ class Bundle:
     vocoder: nn.Module
     card: str = ""
     judges: Mapping[JudgeKind, Path] = field(default_factory=dict)
+    coverage: Coverage | None = None
 
     def __post_init__(self) -> None:
         _check_fit(self.config)
@@ -167,6 +170,7 @@ class Bundle:
             config=config,
             card=card.read_text(encoding="utf-8") if card.exists() else "",
             judges=judges_in(folder),
+            coverage=_load_coverage(folder, config),
             **stages,  # type: ignore[arg-type]
         )
 
@@ -189,6 +193,9 @@ class Bundle:
         for kind, source in self.judges.items():
             written = copy_export(source, kind, folder / kind, dtype)
             names += sorted(f"{kind}/{path.name}" for path in written.iterdir())
+        if self.coverage is not None:
+            self.coverage.save(folder)
+            names += COVERAGE_FILES
         files = {
             name: FileInfo(bytes=(folder / name).stat().st_size, sha256=sha256(folder / name))
             for name in names
@@ -305,6 +312,7 @@ def describe(folder: str | Path | None) -> dict[str, Any]:
         "vocoder": config.vocoder.model.model_dump(mode="json"),
         "defaults": config.defaults.model_dump(mode="json"),
         "parameters": bundle.parameters(),
+        "known_captions": 0 if bundle.coverage is None else len(bundle.coverage.captions),
         "bytes": sum(info.bytes for info in config.files.values()),
     } | {kind: describe_judge(kind, judge) for kind, judge in bundle.judges.items()}
 
@@ -333,6 +341,18 @@ def _check_fit(config: BundleConfig) -> None:
             f"the codec of '{config.name}' takes {codec.n_mels} mel bands, "
             f"its front end gives {config.codec.mel.n_mels}"
         )
+
+
+def _load_coverage(folder: Path, config: BundleConfig) -> Coverage | None:
+    """What the bundle knows of its training captions, if it lists any."""
+    if COVERAGE_FILES[0] not in config.files:
+        return None
+    for name in COVERAGE_FILES:
+        _check_size(folder, name, config)
+    coverage = Coverage.load(folder)
+    if coverage.vectors.shape[1] != config.decoder.model.text_dim:
+        raise BundleError(f"{folder / COVERAGE_FILES[0]} is of another text encoder")
+    return coverage
 
 
 def _check_size(folder: Path, name: str, config: BundleConfig) -> None:

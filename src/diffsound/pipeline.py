@@ -265,9 +265,13 @@ class TextToSound:
                     callback((start + count * done / total) / len(jobs), tokens)
 
             known = None if edit is None else edit.known(len(batch))
-            tokens = self._draw(batch, grid, settings, avoid, known, on_step)
+            text = self._encode_text([job.prompt for job in batch])
+            tokens = self._draw(batch, text, grid, settings, avoid, known, on_step)
             mels, waves = self.render(tokens)
-            for job, cells, mel, wave in zip(batch, tokens, mels, waves, strict=True):
+            covered = self._coverage(text)
+            for job, cells, mel, wave, coverage in zip(
+                batch, tokens, mels, waves, covered, strict=True
+            ):
                 wave = fade_edges(wave[:samples], self.sample_rate)
                 sounds.append(
                     Sound(
@@ -278,6 +282,7 @@ class TextToSound:
                         prompt=job.prompt,
                         seed=job.seed,
                         settings=record,
+                        coverage=coverage,
                     )
                 )
         return sounds
@@ -298,14 +303,14 @@ class TextToSound:
     def _draw(
         self,
         jobs: Sequence[Job],
+        text: TextFeatures,
         grid: tuple[int, int],
         settings: SamplingSettings,
         avoid: str,
         known: Known | None,
         on_step: StepCallback,
     ) -> Tensor:
-        """Tokens [B, F', L'] for the jobs."""
-        text = self._encode_text([job.prompt for job in jobs])
+        """Tokens [B, F', L'] for the jobs, whose prompts are encoded in `text`."""
         negative = None
         if settings.guidance_scale != 1.0:
             negative = self._encode_text([avoid]).repeat(len(jobs))
@@ -315,9 +320,16 @@ class TextToSound:
                 text, grid, generators, settings, negative=negative, known=known, callback=on_step
             )
 
+    @torch.inference_mode()
     def _encode_text(self, texts: list[str]) -> TextFeatures:
         with torch_threads(1):
             return self.bundle.text_encoder(texts).to(self.device)
+
+    def _coverage(self, text: TextFeatures) -> Sequence[dict[str, Any] | None]:
+        """What the model knows of each prompt; None where the bundle cannot tell."""
+        if self.bundle.coverage is None:
+            return [None] * len(text)
+        return self.bundle.coverage.of(text.pooled)
 
     @torch.inference_mode()
     def render(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ class Sound:
     wave: [samples] float32 mono; mel: [n_mels, L]; tokens: [F', L'].
     settings: every argument that, with prompt and seed, makes this sound again.
     score: how well it fits the prompt, when candidates were ranked.
-    coverage: what the model knows of such prompts, when the bundle can tell.
+    coverage: what the model knows of such prompts, when the bundle can tell: coverage.py.
     """
 
     wave: np.ndarray
@@ -44,8 +44,9 @@ class Sound:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Prompt, seed and settings: what `save` puts into the file."""
-        return {"prompt": self.prompt, "seed": self.seed, **self.settings}
+        """Prompt, seed and settings, and the coverage if known: what `save` puts into the file."""
+        known = {} if self.coverage is None else {"coverage": dict(self.coverage)}
+        return {"prompt": self.prompt, "seed": self.seed, **self.settings, **known}
 
     def save(
         self, path: str | Path, *, loudness: float | None = None, overwrite: bool = True

@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from diffsound.audio.io import encode_audio, read_audio
+from diffsound.bundle import Bundle
 from diffsound.pipeline import TextToSound
 from serving_support import WatchedPipeline, live_server, make_app
 
@@ -361,6 +362,23 @@ def test_a_server_with_keys_asks_once(
         page.wait_for_selector("html[data-ready]")
         make(page, "rain")
         page.close()
+
+
+def test_the_card_and_the_api_say_how_well_the_prompt_is_known(
+    visit: OpenPage, knowing: Bundle
+) -> None:
+    with live_server(make_app(TextToSound(knowing))) as url:
+        page = visit(url)
+        make(page, "quantum entanglement")
+        line = page.locator(".card .coverage").first
+        expect(line).to_be_visible()
+        expect(line).to_contain_text("far from anything it has heard; nearest: “")
+        asked = {"prompt": "a dog barks", "duration": 0.5}
+        wanted = {"Accept": "application/json"}
+        answer = httpx.post(f"{url}/v1/generate", json=asked, headers=wanted, timeout=60).json()
+        (sound,) = answer["sounds"]
+        assert sound["coverage"]["verdict"] == "known"
+        assert sound["coverage"]["nearest"][0] == {"caption": "a dog barks", "similarity": 1.0}
 
 
 def test_the_api_page(visit: OpenPage, server: str, browser: Browser) -> None:

@@ -41,20 +41,22 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_makes_a_new_bundle_from_a_folder_of_sounds(
-    sounds: Path, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sounds: Path, knowing: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "mine"
-    typed = ["finetune", str(tiny_folder), "--data", str(sounds), "--out", str(out)]
+    out, origin = tmp_path / "mine", knowing.save_pretrained(tmp_path / "origin")
+    typed = ["finetune", str(origin), "--data", str(sounds), "--out", str(out)]
     with pytest.raises(SystemExit) as ended:
         diffsound([*typed, "--minutes", "0.03"])
     assert ended.value.code == 0
     said = capsys.readouterr()
     assert said.out.strip() == str(out)
     assert "10 sounds, 1 of them kept to check by" in said.err
-    before, after = Bundle.from_pretrained(tiny_folder), Bundle.from_pretrained(out)
+    before, after = Bundle.from_pretrained(origin), Bundle.from_pretrained(out)
     assert after.config.name == "mine"
     assert after.config.decoder == before.config.decoder
     assert "## Fine-tuned" in after.card
+    assert after.coverage is not None
+    assert {"a dog barks", "bell"} < set(after.coverage.captions)
     for name, tensor in before.codec.state_dict().items():
         torch.testing.assert_close(after.codec.state_dict()[name], tensor, rtol=2e-3, atol=1e-4)
     log = read_log(tmp_path / "mine-work" / "run")

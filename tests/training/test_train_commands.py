@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from diffsound.bundle import Bundle
+from diffsound.bundle import Bundle, verify
+from diffsound.cli import train as train_commands
 from diffsound.cli.main import run as diffsound
+from diffsound.data.shards import PreparedData
+from diffsound.training import registry
+from diffsound.training.frozen import load_codec
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -30,8 +35,13 @@ def test_from_a_codec_to_a_bundle(
     assert typed("train", "plot", run) == 0
     assert (run / "curves.png").stat().st_size > 1000
     build = ("bundle", "build", out, "--codec", tiny_codec, "--decoder", run)
-    assert typed(*build, "--default", "guidance_scale=3", "--name", "mine") == 0
-    assert Bundle.from_pretrained(out).config.defaults.guidance_scale == 3
+    options = ("--default", "guidance_scale=3", "--name", "mine", "--coverage", prepared)
+    assert typed(*build, *options) == 0
+    bundle = Bundle.from_pretrained(out)
+    assert bundle.config.defaults.guidance_scale == 3
+    assert bundle.coverage is not None
+    assert sorted(bundle.coverage.captions) == ["a noise", "a tone"]
+    assert verify(out) == []
     assert typed(*build) == 2
     assert "already holds a bundle" in capsys.readouterr().err
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--default", "guidance=3") == 2
@@ -39,6 +49,17 @@ def test_from_a_codec_to_a_bundle(
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--captioner", tiny_codec) == 2
     assert "holds a codec, not a captioner" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_a_codecs_run_makes_tokens(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(prepared, tmp_path / "data", ignore=shutil.ignore_patterns("tokens"))
+    assert typed("data", "tokenize", copy, "--codec", tiny_codec, "--engine", "serial") == 0
+    data = PreparedData.open(copy)
+    assert data.tokens(load_codec(tiny_codec)[2]).of(0).shape[:2] == (1, 4)
+
+
+def test_every_stage_has_its_command() -> None:
+    assert set(train_commands.STAGES) == set(registry.STAGES)
 
 
 def test_dry_run_foretells_and_leaves_nothing(

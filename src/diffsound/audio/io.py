@@ -18,7 +18,7 @@ import soundfile
 import soxr
 from numpy.typing import ArrayLike, NDArray
 
-from diffsound.audio import riff
+from diffsound.audio import ogg, riff
 from diffsound.audio.integrity import is_cut_short
 from diffsound.audio.loudness import LOUDNESS_CEILING, limit_peak, to_loudness
 from diffsound.errors import AudioError
@@ -255,6 +255,8 @@ def _encode(
     except (soundfile.SoundFileError, TypeError, ValueError) as error:
         raise AudioError(f"cannot write .{format} at {sample_rate} Hz: {_reason(error)}") from error
     data = buffer.getvalue()
+    if format == "ogg":
+        return ogg.with_serial(data)
     return riff.with_comment(data, comment) if comment and format == "wav" else data
 
 

@@ -69,6 +69,10 @@ def build(
     classifier: Annotated[
         Path | None, typer.Option(help="Run of a classifier: scores sounds.")
     ] = None,
+    coverage: Annotated[
+        Path | None,
+        typer.Option(help="Prepared data of the decoder: sounds then say how well it knows them."),
+    ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
 ) -> None:
     """Join finished training runs into a bundle."""
@@ -76,10 +80,17 @@ def build(
     from diffsound.training.assemble import build as run
 
     bundle = run(
-        out, codec, decoder, vocoder,
-        name=name, card=card, defaults=default or [],
-        judges=given(captioner=captioner, classifier=classifier), half=half,
-    )  # fmt: skip
+        out,
+        codec,
+        decoder,
+        vocoder,
+        name=name,
+        card=card,
+        defaults=default or [],
+        judges=given(captioner=captioner, classifier=classifier),
+        coverage=coverage,
+        half=half,
+    )
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")
 

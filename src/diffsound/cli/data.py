@@ -186,7 +186,12 @@ def mix(
 @app.command()
 def tokenize(
     folder: Prepared,
-    bundle: options.Bundle = None,
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            "--codec", "--bundle", "-b", help="A codec's run or a bundle; the bundled model's else."
+        ),
+    ] = None,
     variants: Annotated[int, typer.Option(help="Alignments in time stored per clip.")] = 1,
     seconds: Annotated[
         float | None, typer.Option(help="Length of every grid; the clip's own by default.")
@@ -196,16 +201,17 @@ def tokenize(
     address: Address = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Store the clips' tokens under a bundle's codec, for training a decoder."""
-    from diffsound.bundle import load_codec, resolve
+    """Store the clips' tokens under a trained codec, for training a decoder."""
+    from diffsound.bundle import resolve
     from diffsound.config import parse_config
     from diffsound.data.engines import make_engine
     from diffsound.data.tokenize import TokenizeSettings
     from diffsound.data.tokenize import tokenize as run
+    from diffsound.training.frozen import load_codec
 
     values = {"variants": variants, "seconds": seconds}
     settings = parse_config(TokenizeSettings, values, source="options")
-    load = functools.partial(load_codec, str(resolve(bundle)))
+    load = functools.partial(load_codec, str(resolve(codec).absolute()))
     started = time.perf_counter()
     with _shards_bar(folder, "tokenizing", quiet) as done:
         index = run(folder, load, settings, make_engine(engine, workers, address), done)

@@ -120,4 +120,6 @@ def write_sounds(
             also = f" and {picture}" if picture else ""
             fit = "" if sound.score is None else f", fits {sound.score:.2f}"
             typer.echo(f"{path}{also}  ({sound.duration:.2f} s, seed {sound.seed}{fit})")
+            if sound.coverage is not None and place == 0:  # candidates share their prompt
+                typer.echo(f"  {sound.coverage['note']}")
         yield path

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from diffsound.errors import InputError
 
 app = typer.Typer(help="Train a stage of the model.", no_args_is_help=True)
 
@@ -22,82 +25,42 @@ DryOption = Annotated[
 ]
 
 
-def _train(
-    stage: str, config: Path, data: Path, run: Path | None, overrides: list[str], dry_run: bool
-) -> None:
-    from diffsound.errors import InputError
-
-    if dry_run:
-        from diffsound.training.estimate import estimate
-
-        typer.echo(estimate(stage, config, data, overrides))
-        return
-    if run is None:
-        raise InputError("give --run DIR, the folder for checkpoints and logs")
-    from diffsound.training.runs import train
-
-    ending = train(stage, config, data, run, overrides)
-    typer.echo(f"{ending}; the stage is in {run / 'export'}", err=True)
+STAGES = {
+    "codec": "Train the VQ-VAE: mel to tokens and back.",
+    "vocoder": "Train a vocoder on real mels, or on the reconstructions of a trained codec.",
+    "decoder": "Train a token decoder, AR or Diffsound, on a codec's tokens and encoded texts.",
+    "classifier": "Train the classifier that FID, KL and the other metrics listen with.",
+    "captioner": "Train the captioner that ranks candidates and scores how well sounds fit texts.",
+}
 
 
-@app.command()
-def codec(
-    config: ConfigOption,
-    data: DataOption,
-    run: RunOption = None,
-    set_: SetOption = None,
-    dry_run: DryOption = False,
-) -> None:
-    """Train the VQ-VAE: mel to tokens and back."""
-    _train("codec", config, data, run, set_ or [], dry_run)
+def _command(stage: str) -> Callable[..., None]:
+    """The command that trains a stage: all of them take the same options."""
+
+    def train(
+        config: ConfigOption,
+        data: DataOption,
+        run: RunOption = None,
+        set_: SetOption = None,
+        dry_run: DryOption = False,
+    ) -> None:
+        if dry_run:
+            from diffsound.training.estimate import estimate
+
+            typer.echo(estimate(stage, config, data, set_ or []))
+            return
+        if run is None:
+            raise InputError("give --run DIR, the folder for checkpoints and logs")
+        from diffsound.training.runs import train as start
+
+        ending = start(stage, config, data, run, set_ or [])
+        typer.echo(f"{ending}; the stage is in {run / 'export'}", err=True)
+
+    return train
 
 
-@app.command()
-def vocoder(
-    config: ConfigOption,
-    data: DataOption,
-    run: RunOption = None,
-    set_: SetOption = None,
-    dry_run: DryOption = False,
-) -> None:
-    """Train a vocoder on real mels, or on the reconstructions of a trained codec."""
-    _train("vocoder", config, data, run, set_ or [], dry_run)
-
-
-@app.command()
-def decoder(
-    config: ConfigOption,
-    data: DataOption,
-    run: RunOption = None,
-    set_: SetOption = None,
-    dry_run: DryOption = False,
-) -> None:
-    """Train a token decoder, AR or Diffsound, on a codec's tokens and encoded texts."""
-    _train("decoder", config, data, run, set_ or [], dry_run)
-
-
-@app.command()
-def classifier(
-    config: ConfigOption,
-    data: DataOption,
-    run: RunOption = None,
-    set_: SetOption = None,
-    dry_run: DryOption = False,
-) -> None:
-    """Train the classifier that FID, KL and the other metrics listen with."""
-    _train("classifier", config, data, run, set_ or [], dry_run)
-
-
-@app.command()
-def captioner(
-    config: ConfigOption,
-    data: DataOption,
-    run: RunOption = None,
-    set_: SetOption = None,
-    dry_run: DryOption = False,
-) -> None:
-    """Train the captioner that ranks candidates and scores how well sounds fit their texts."""
-    _train("captioner", config, data, run, set_ or [], dry_run)
+for _stage, _purpose in STAGES.items():
+    app.command(_stage, help=_purpose)(_command(_stage))
 
 
 @app.command()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from diffsound.bundle import (
     Bundle,
@@ -16,9 +18,11 @@ from diffsound.bundle import (
     GenerationDefaults,
 )
 from diffsound.config import apply_overrides, parse_config
+from diffsound.coverage import Coverage
+from diffsound.data.shards import PreparedData
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import ARConfig
-from diffsound.errors import BundleError, InputError
+from diffsound.errors import BundleError, DataError, InputError
 from diffsound.judges import JudgeKind, load_judge
 from diffsound.training.export import load_export
 from diffsound.training.frozen import load_codec, load_vocoder
@@ -81,6 +85,33 @@ def assemble(
     )
 
 
+def training_captions(data: PreparedData, encoder: str) -> tuple[list[str], Tensor]:
+    """The distinct captions of the training clips and their stored vectors [N, D].
+
+    encoder: fingerprint of the text encoder.
+    """
+    text = data.text(encoder)
+    found: dict[str, Tensor] = {}
+    for clip in data.where(split="train"):
+        captions = data.records[clip].captions
+        new = [place for place, caption in enumerate(captions) if caption not in found]
+        if new:
+            pooled = text.of(clip).pooled
+            found |= {captions[place]: pooled[place] for place in new}
+    if not found:
+        raise DataError(f"{data.folder} has no caption of a training clip")
+    return list(found), torch.stack(list(found.values()))
+
+
+def coverage_of(bundle: Bundle, folder: str | Path) -> Coverage:
+    """What the bundle's training data says, for `Sound.coverage`."""
+    kind = bundle.config.text_encoder.kind
+    if kind != "minilm":
+        raise InputError(f"coverage is judged by MiniLM's vectors, this decoder listens to {kind}")
+    captions, pooled = training_captions(PreparedData.open(folder), bundle.text_encoder.fingerprint)
+    return Coverage.choose(captions, pooled)
+
+
 def build(
     out: str | Path,
     codec: str | Path,
@@ -91,9 +122,13 @@ def build(
     card: str | Path | None = None,
     defaults: Iterable[str] = (),
     judges: Mapping[JudgeKind, str | Path] | None = None,
+    coverage: str | Path | None = None,
     half: bool = True,
 ) -> Bundle:
-    """`assemble` and write to a new folder; float16 unless told otherwise."""
+    """`assemble` and write to a new folder; float16 unless told otherwise.
+
+    coverage: the prepared folder the decoder was trained on, to know which prompts it is good at.
+    """
     out = Path(out)
     if (out / "config.json").exists():
         raise InputError(f"{out} already holds a bundle; choose another folder")
@@ -107,5 +142,7 @@ def build(
         codec, decoder, vocoder,
         name=name or out.name, card=text, defaults=defaults, judges=judges,
     )  # fmt: skip
+    if coverage is not None:
+        bundle = replace(bundle, coverage=coverage_of(bundle, coverage))
     bundle.save_pretrained(out, torch.float16 if half else torch.float32)
     return bundle

@@ -49,7 +49,7 @@ def estimate(
     if train.max_minutes:
         whole = min(whole, 60 * train.max_minutes)
     shown = f"{whole / 3600:.2f} h"
-    lines.append(f"{'whole run':<16}{shown:>16} ({int(whole / seconds):,} steps)")
+    lines.append(f"{'whole run':<16}{shown:>16} ({round(whole / seconds):,} steps)")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ import torch
 
 from diffsound.bundle import Bundle, BundleConfig, read_config, resolve
 from diffsound.config import parse_config
+from diffsound.coverage import Coverage
 from diffsound.data.clip import PrepareSettings
 from diffsound.data.engines import make_engine
 from diffsound.data.prepare import prepare
@@ -24,6 +25,7 @@ from diffsound.data.sources import Source, SourceReport, open_source
 from diffsound.data.tokenize import TokenizeSettings
 from diffsound.decoder.build import build_decoder
 from diffsound.errors import DataError, InputError
+from diffsound.training.assemble import training_captions
 from diffsound.training.config import TrainConfig
 from diffsound.training.decoder_run import DecoderRun, SampleConfig
 from diffsound.training.derive import tokens_of
@@ -148,7 +150,7 @@ def finetune(
     )
     train_config(settings, data.folder, work / "run", quiet=quiet)
     result = _result(work / "run", out, data)
-    _write(origin, config, work / "run", out, name or out.name, result, method)
+    _write(origin, config, work / "run", out, name or out.name, data, result, method)
     return result
 
 
@@ -206,6 +208,7 @@ def _write(
     run: Path,
     out: Path,
     name: str,
+    data: PreparedData,
     result: FineTuned,
     method: Method,
 ) -> None:
@@ -220,6 +223,24 @@ def _write(
     )
     fresh = parse_config(BundleConfig, config.model_dump(mode="json") | {"name": name, "files": {}})
     Bundle(
-        fresh, before.codec, decoder, before.vocoder,
-        card=before.card.rstrip() + "\n" + told, judges=before.judges,
-    ).save_pretrained(out, torch.float16)  # fmt: skip
+        fresh,
+        before.codec,
+        decoder,
+        before.vocoder,
+        card=before.card.rstrip() + "\n" + told,
+        judges=before.judges,
+        coverage=_coverage(before, data),
+    ).save_pretrained(out, torch.float16)
+
+
+def _coverage(before: Bundle, data: PreparedData) -> Coverage | None:
+    """What the bundle knew already, and the captions it has now learned."""
+    if before.coverage is None:
+        return None
+    captions, pooled = training_captions(data, before.text_encoder.fingerprint)
+    known = set(before.coverage.captions)
+    fresh = [place for place, caption in enumerate(captions) if caption not in known]
+    return Coverage.choose(
+        [*before.coverage.captions, *(captions[place] for place in fresh)],
+        torch.cat([before.coverage.vectors, pooled[fresh]]),
+    )

@@ -1,0 +1,105 @@
+"""The settings every stage shares do what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from diffsound.training.config import TrainConfig
+from diffsound.training.ema import Ema
+from diffsound.training.logs import read_log
+from diffsound.training.runs import train
+from diffsound.training.schedule import lr_factor
+from diffsound.training.stage import Player
+
+TINY = Path(__file__).parents[2] / "configs" / "tiny"
+
+
+def factors(steps: int = 10, **settings: object) -> list[float]:
+    config = TrainConfig.model_validate({"max_steps": steps, "final_lr": 0.1, **settings})
+    return [lr_factor(config, step, step / steps) for step in range(steps + 1)]
+
+
+def test_constant() -> None:
+    assert factors(schedule="constant") == [1.0] * 11
+
+
+def test_linear() -> None:
+    assert factors(schedule="linear") == pytest.approx([1 - 0.09 * n for n in range(11)])
+
+
+def test_cosine_starts_full_is_half_way_in_the_middle_and_ends_at_the_floor() -> None:
+    made = factors(schedule="cosine")
+    assert (made[0], made[5], made[10]) == pytest.approx((1.0, 0.55, 0.1))
+    assert made == sorted(made, reverse=True)
+
+
+def test_warm_up_climbs_in_equal_steps() -> None:
+    made = factors(schedule="constant", warmup_steps=4)
+    assert made[:6] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 1.0])
+
+
+def test_only_matrices_decay() -> None:
+    module = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Conv1d(4, 4, 3))
+    frozen = nn.Linear(4, 4).requires_grad_(False)
+    player = Player(nn.ModuleList([module, frozen]), 1e-3, (0.9, 0.99), weight_decay=0.3)
+    decayed, kept = player.parameter_groups()
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    assert [names[id(p)] for p in decayed["params"]] == ["1.weight", "3.weight"]
+    assert [names[id(p)] for p in kept["params"]] == [
+        "0.weight", "1.bias", "2.weight", "2.bias", "3.bias",
+    ]  # fmt: skip
+
+
+def test_averaged_weights_are_the_weights_average() -> None:
+    module = nn.BatchNorm1d(1)
+    ema = Ema(module, decay=0.5)
+    expected = 1.0
+    for step, value in enumerate([3.0, 5.0, -2.0, 7.0, 7.0], 1):
+        nn.init.constant_(module.weight, value)
+        module.running_mean.fill_(value)
+        ema.update(module, step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * value
+    assert float(ema.module.weight) == pytest.approx(expected)
+    assert float(ema.module.running_mean) == 7.0  # statistics are averages already
+
+
+def test_gradients_are_clipped(prepared: Path, tmp_path: Path) -> None:
+    """Adam's step forgets a gradient's size, unless it is clipped to less than Adam's epsilon."""
+    moved = {}
+    for clip in ("null", "1e-12"):
+        settings = [f"train.clip={clip}", "train.max_steps=1", "train.tensorboard=false"]
+        run = tmp_path / clip
+        train("vocoder", TINY / "vocoder.yaml", prepared, run, settings, quiet=True)
+        moved[clip] = _weights(run)
+    start = ["train.lr=1e-30", "train.max_steps=1", "train.tensorboard=false"]
+    train("vocoder", TINY / "vocoder.yaml", prepared, tmp_path / "still", start, quiet=True)
+    still = _weights(tmp_path / "still")
+    free, clipped = ((moved[clip] - still).abs().max() for clip in ("null", "1e-12"))
+    assert free > 1e-3
+    assert clipped < 1e-2 * free
+
+
+def _weights(run: Path) -> torch.Tensor:
+    from diffsound.training.export import load_export
+
+    return torch.cat([tensor.flatten() for _, tensor in sorted(load_export(run)[2].items())])
+
+
+def test_tensorboard_has_the_logs_figures(prepared: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    train("vocoder", TINY / "vocoder.yaml", prepared, run, ["train.max_steps=4"], quiet=True)
+    board = EventAccumulator(str(run / "tensorboard"))
+    board.Reload()
+    drawn = {event.step: event.value for event in board.Scalars("train/loss")}
+    logged = {e["step"]: e["loss"] for e in read_log(run) if e["kind"] == "train"}
+    assert len(logged) == 4
+    assert drawn == pytest.approx(logged)
+    assert {"valid/mel_l1", "train/lr", "train/clips_per_s"} <= set(board.Tags()["scalars"])
