@@ -34,6 +34,11 @@ class Target:
     spectrogram: bool = False
     overwrite: bool = False
 
+    @property
+    def ending(self) -> str:
+        """The format of the files."""
+        return self.file_format if self.output is None else self.output.suffix.lower().lstrip(".")
+
     def check(self) -> None:
         """Refuse a target that cannot be written, before any work is done."""
         if self.output is None:
@@ -44,7 +49,7 @@ class Target:
             if self.folder.exists() and not self.folder.is_dir():
                 raise AudioError(f"{self.folder} is a file, not a folder")
             return
-        if self.output.suffix.lower().lstrip(".") not in FORMATS:
+        if self.ending not in FORMATS:
             raise InputError(
                 f"cannot tell the format of '{self.output.name}'; end it in .{', .'.join(FORMATS)}"
             )
