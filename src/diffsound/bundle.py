@@ -3,6 +3,7 @@
     my-bundle/
       config.json            every constant that made it, and the checksum of every file
       codec.safetensors      decoder.safetensors      vocoder.safetensors
+      captioner/             classifier/              judges of sounds, if it has them: judges.py
       README.md              the model card
 
 Nothing is ever unpickled. A bundle whose stages do not fit each other is refused when it is
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from diffsound.decoder.contract import SamplerName
 from diffsound.decoder.diffsound import Diffsound
 from diffsound.errors import BundleError, ConfigError
 from diffsound.files import atomic_write, sha256
+from diffsound.judges import JudgeKind, describe_judge, judges_in, load_judge
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextEncoder
@@ -104,13 +106,17 @@ class BundleConfig(Config):
 
 @dataclass(frozen=True)
 class Bundle:
-    """The four stages, loaded, frozen and in evaluation mode."""
+    """The four stages, loaded, frozen and in evaluation mode.
+
+    judges: folders of the captioner and classifier that go with it (exports of runs or of bundles).
+    """
 
     config: BundleConfig
     codec: Codec
     decoder: Diffsound | ARDecoder
     vocoder: nn.Module
     card: str = ""
+    judges: Mapping[JudgeKind, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_fit(self.config)
@@ -160,11 +166,14 @@ class Bundle:
         return cls(
             config=config,
             card=card.read_text(encoding="utf-8") if card.exists() else "",
+            judges=judges_in(folder),
             **stages,  # type: ignore[arg-type]
         )
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> Path:
-        """Write the bundle; float16 halves its size."""
+        """Write the bundle, judges included; float16 halves its size."""
+        from diffsound.training.export import copy_export
+
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -176,9 +185,13 @@ class Bundle:
         card = self.card or f"# {self.config.name}\n\nNo model card was given.\n"
         with atomic_write(folder / CARD_FILE) as temporary:
             temporary.write_text(card, encoding="utf-8")
+        names = [*(f"{stage}.safetensors" for stage in STAGES), CARD_FILE]
+        for kind, source in self.judges.items():
+            written = copy_export(source, kind, folder / kind, dtype)
+            names += sorted(f"{kind}/{path.name}" for path in written.iterdir())
         files = {
             name: FileInfo(bytes=(folder / name).stat().st_size, sha256=sha256(folder / name))
-            for name in (*(f"{stage}.safetensors" for stage in STAGES), CARD_FILE)
+            for name in names
         }
         # The config comes last: a bundle without it is no bundle, so a killed save is never loaded.
         with atomic_write(folder / CONFIG_FILE) as temporary:
@@ -207,6 +220,7 @@ def copy_bundle(source: Path, target: Path) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name in (*config.files, CONFIG_FILE):
+            (target / name).parent.mkdir(exist_ok=True)
             with atomic_write(target / name) as temporary:
                 shutil.copyfile(source / name, temporary)
     except OSError as error:
@@ -252,7 +266,8 @@ def verify(folder: str | Path) -> list[str]:
     if not config.files:
         problems.append(f"{CONFIG_FILE} lists no files")
     if not problems:
-        Bundle.from_pretrained(folder)
+        for kind, judge in Bundle.from_pretrained(folder).judges.items():
+            load_judge(kind, judge)
     return problems
 
 
@@ -291,7 +306,7 @@ def describe(folder: str | Path | None) -> dict[str, Any]:
         "defaults": config.defaults.model_dump(mode="json"),
         "parameters": bundle.parameters(),
         "bytes": sum(info.bytes for info in config.files.values()),
-    }
+    } | {kind: describe_judge(kind, judge) for kind, judge in bundle.judges.items()}
 
 
 def _check_fit(config: BundleConfig) -> None:

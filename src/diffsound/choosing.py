@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diffsound.errors import InputError
 from diffsound.sound import Sound
 
+if TYPE_CHECKING:
+    from diffsound.evaluation.ranking import LikelihoodRanker
+
 CAPTIONER_FOLDER = "captioner"
+
+
+class CaptionerRanker:
+    """Scores sounds by how likely a captioner finds their prompt; it is loaded on first use."""
+
+    def __init__(self, captioner: str | Path, device: str = "cpu") -> None:
+        """captioner: a run's folder, its export, or a bundle's `captioner` folder."""
+        self.captioner = Path(captioner)
+        self.device = device
+
+    @cached_property
+    def _ranker(self) -> LikelihoodRanker:
+        from diffsound.evaluation.captioner import load_captioner
+        from diffsound.evaluation.ranking import LikelihoodRanker
+
+        return LikelihoodRanker(load_captioner(self.captioner).to(self.device))
+
+    def score(self, prompt: str, sounds: Sequence[Sound]) -> list[float]:
+        """Mean log-likelihood of the prompt's words with each sound."""
+        return self._ranker.score(prompt, sounds)
 
 
 def find_captioner(captioner: str | Path | None, bundle: str | Path | None) -> Path:
@@ -32,8 +57,7 @@ def keep_best(sounds: Sequence[Sound], keep: int, captioner: str | Path) -> list
 
     All sounds are of one prompt.
     """
-    from diffsound.evaluation.captioner import load_captioner
-    from diffsound.evaluation.ranking import LikelihoodRanker, best
+    from diffsound.evaluation.ranking import best
 
-    scores = LikelihoodRanker(load_captioner(captioner)).score(sounds[0].prompt, sounds)
+    scores = CaptionerRanker(captioner).score(sounds[0].prompt, sounds)
     return [replace(sounds[place], score=scores[place]) for place in best(scores, keep)]

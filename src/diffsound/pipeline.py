@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from diffsound.bundle import Bundle
+from diffsound.choosing import CaptionerRanker
 from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
@@ -70,7 +71,8 @@ class TextToSound:
         """max_batch_seconds bounds memory: candidates run in micro-batches of so much sound.
 
         stages: what runs the networks; the bundle's own modules when missing.
-        ranker: chooses among candidates (`evaluation.ranking` has some).
+        ranker: chooses among candidates (`evaluation.ranking` has some); the bundle's captioner
+        when missing, if it has one.
         """
         if max_batch_seconds <= 0:
             raise InputError("max_batch_seconds must be more than 0")
@@ -78,6 +80,8 @@ class TextToSound:
         self.device = torch.device(device)
         self.max_batch_seconds = max_batch_seconds
         self.ranker = ranker
+        if ranker is None and "captioner" in bundle.judges:
+            self.ranker = CaptionerRanker(bundle.judges["captioner"], str(self.device))
         for stage in (bundle.codec, bundle.decoder, bundle.vocoder):
             stage.to(self.device)
         self.stages = stages or torch_stages(bundle)
@@ -143,15 +147,20 @@ class TextToSound:
 
     def rank(self, sounds: Sequence[Sound], keep: int | None = None) -> list[Sound]:
         """Sounds of one prompt, best first, each with its score; the first `keep` of them."""
-        if self.ranker is None:
-            raise InputError("this pipeline has no ranker to choose among candidates with")
-        scores = self.ranker.score(sounds[0].prompt, sounds)
+        scores = self._require_ranker().score(sounds[0].prompt, sounds)
         scored = [replace(s, score=score) for s, score in zip(sounds, scores, strict=True)]
         return sorted(scored, key=lambda sound: -(sound.score or 0.0))[:keep]
 
-    def _check_keep(self, keep: int, num_candidates: int) -> None:
+    def _require_ranker(self) -> Ranker:
         if self.ranker is None:
-            raise InputError("this pipeline has no ranker to choose among candidates with")
+            raise InputError(
+                f"'{self.bundle.config.name}' has no ranker to choose among candidates with; "
+                "a bundle with a captioner has one"
+            )
+        return self.ranker
+
+    def _check_keep(self, keep: int, num_candidates: int) -> None:
+        self._require_ranker()
         if not 1 <= keep <= num_candidates:
             raise InputError(
                 f"keep must be from 1 to the number of candidates, {num_candidates}; not {keep}"

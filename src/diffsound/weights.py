@@ -22,12 +22,8 @@ def save_weights(
     from safetensors.torch import save_file
 
     tensors = {
-        name: (tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor)
-        .detach()
-        .cpu()
-        .contiguous()
-        .clone()
-        for name, tensor in state.items()
+        name: tensor.detach().cpu().contiguous().clone()
+        for name, tensor in (cast(state, dtype) if dtype else state).items()
     }
     path = Path(path)
     try:
@@ -35,6 +31,14 @@ def save_weights(
             save_file(tensors, temporary)
     except OSError as error:
         raise BundleError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def cast(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The state dict with its floating tensors as `dtype`."""
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+    }
 
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:

@@ -8,45 +8,18 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from diffsound.bundle import Bundle
 from diffsound.errors import ConfigError, InputError
-from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
-from diffsound.evaluation.captioner_encoder import PatchConfig
 from diffsound.evaluation.paper_tables import paper_table
 from diffsound.evaluation.score import Score
 from diffsound.evaluation.table_output import as_csv, markdown
 from diffsound.evaluation.tables import TableConfig, make_table
-from diffsound.training.export import write_export
-from metric_support import MEL
 
 
 @pytest.fixture(scope="module")
 def ar_folder(tiny_ar_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_ar_bundle.save_pretrained(tmp_path_factory.mktemp("ar") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def captioner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A captioner with random weights as the export of a run."""
-    config = CaptionerConfig(
-        n_mels=MEL.n_mels,
-        encoder=PatchConfig(width=16, layers=1, heads=2, frames=8),
-        words=WordsConfig(width=16, layers=1, heads=2, longest=4),
-    )
-    words = ["a", "loud", "sound", "dog"]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        captioner = Captioner(config, words, MEL)
-    run = tmp_path_factory.mktemp("captioner")
-    content = {
-        "captioner": config.model_dump(mode="json"),
-        "words": words,
-        "mel": MEL.model_dump(mode="json"),
-    }
-    write_export(run, "captioner", content, captioner.state_dict(), step=1, metrics={})
-    return run
 
 
 def config(data: Path, classifier: Path, **more: object) -> TableConfig:

@@ -36,6 +36,9 @@ def test_from_a_codec_to_a_bundle(
     assert "already holds a bundle" in capsys.readouterr().err
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--default", "guidance=3") == 2
     assert "unknown key 'guidance'; did you mean 'guidance_scale'?" in capsys.readouterr().err
+    assert typed(*build[:2], tmp_path / "other", *build[3:], "--captioner", tiny_codec) == 2
+    assert "holds a codec, not a captioner" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 def test_dry_run_foretells_and_leaves_nothing(

@@ -63,14 +63,23 @@ def build(
         list[str] | None,
         typer.Option(help="A generation's default, key=value: --default guidance_scale=3"),
     ] = None,
+    captioner: Annotated[
+        Path | None, typer.Option(help="Run of a captioner: chooses among candidates.")
+    ] = None,
+    classifier: Annotated[
+        Path | None, typer.Option(help="Run of a classifier: scores sounds.")
+    ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
 ) -> None:
     """Join finished training runs into a bundle."""
+    from diffsound.cli.options import given
     from diffsound.training.assemble import build as run
 
     bundle = run(
-        out, codec, decoder, vocoder, name=name, card=card, defaults=default or [], half=half
-    )
+        out, codec, decoder, vocoder,
+        name=name, card=card, defaults=default or [],
+        judges=given(captioner=captioner, classifier=classifier), half=half,
+    )  # fmt: skip
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")
 

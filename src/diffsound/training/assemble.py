@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from diffsound.config import apply_overrides, parse_config
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import ARConfig
 from diffsound.errors import BundleError, InputError
+from diffsound.judges import JudgeKind, load_judge
 from diffsound.training.export import load_export
 from diffsound.training.frozen import load_codec, load_vocoder
 from diffsound.weights import load_into
@@ -32,11 +33,16 @@ def assemble(
     name: str,
     card: str = "",
     defaults: Iterable[str] = (),
+    judges: Mapping[JudgeKind, str | Path] | None = None,
 ) -> Bundle:
     """A bundle of three finished runs (codec and vocoder may be bundles instead).
 
     defaults: "key=value" settings of a generation, e.g. "guidance_scale=3".
+    judges: runs of a captioner and a classifier that go with it.
     """
+    judges = judges or {}
+    for judge, run in judges.items():
+        load_judge(judge, run)  # a wrong or damaged one is refused before anything is written
     kind, config, state = load_export(decoder)
     if kind != "decoder":
         raise BundleError(f"{decoder} holds a {kind}, not a decoder; give a decoder's run")
@@ -71,6 +77,7 @@ def assemble(
         decoder=made,
         vocoder=voice,
         card=card,
+        judges={judge: Path(run) for judge, run in judges.items()},
     )
 
 
@@ -83,6 +90,7 @@ def build(
     name: str | None = None,
     card: str | Path | None = None,
     defaults: Iterable[str] = (),
+    judges: Mapping[JudgeKind, str | Path] | None = None,
     half: bool = True,
 ) -> Bundle:
     """`assemble` and write to a new folder; float16 unless told otherwise."""
@@ -95,6 +103,9 @@ def build(
             text = Path(card).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read the model card {card}: {error}") from error
-    bundle = assemble(codec, decoder, vocoder, name=name or out.name, card=text, defaults=defaults)
+    bundle = assemble(
+        codec, decoder, vocoder,
+        name=name or out.name, card=text, defaults=defaults, judges=judges,
+    )  # fmt: skip
     bundle.save_pretrained(out, torch.float16 if half else torch.float32)
     return bundle

@@ -1,4 +1,7 @@
-"""What a finished (or running) run hands on: RUN/export/ with config.json and model.safetensors."""
+"""What a finished (or running) run hands on: RUN/export/ with config.json and model.safetensors.
+
+A bundle carries its judges (captioner, classifier) in folders of the same form.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from diffsound.errors import BundleError
 from diffsound.files import sha256
 from diffsound.training.checkpoint import save_tensors
+from diffsound.weights import cast
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -31,24 +36,75 @@ def write_export(
     metrics: Mapping[str, float],
 ) -> Path:
     """Write RUN/export anew; the old one stays until the new one is whole."""
-    target = run / "export"
-    temporary = Path(tempfile.mkdtemp(dir=run, prefix=".export-"))
+    header = {"kind": kind, "step": step, "metrics": dict(metrics), "config": dict(config)}
+    return _write(run / "export", header, state)
+
+
+def copy_export(
+    run: str | Path, kind: str, target: Path, dtype: torch.dtype = torch.float16
+) -> Path:
+    """Write a run's export to the folder `target`, its floating tensors as `dtype`."""
+    header = read_header(run)
+    if header["kind"] != kind:
+        raise BundleError(f"{run} holds a {header['kind']}, not a {kind}; give a {kind}'s run")
+    _, _, state = load_export(run)
+    return _write(target, header, cast(state, dtype))
+
+
+def read_header(run: str | Path) -> dict[str, Any]:
+    """What a run's export says of itself: kind, step, metrics, config."""
+    folder = _folder(run)
+    try:
+        content: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise BundleError(
+                f"{folder} has export format {content['format']}, this version reads {FORMAT}; "
+                "update diffsound"
+            )
+        return {key: content[key] for key in ("kind", "step", "metrics", "sha256", "config")}
+    except FileNotFoundError:
+        raise _unfinished(run, CONFIG) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"the export in {folder} cannot be read: {error}") from error
+
+
+def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
+    """Read a run's export (the run folder or its export folder): (kind, config, state dict)."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    header, path = read_header(run), _folder(run) / MODEL
+    try:
+        if sha256(path) != header["sha256"]:
+            raise BundleError(f"{path} is damaged; export the run again")
+        return header["kind"], header["config"], load_file(path)
+    except FileNotFoundError:
+        raise _unfinished(run, MODEL) from None
+    except (OSError, SafetensorError) as error:
+        raise BundleError(f"the export in {path.parent} cannot be read: {error}") from error
+
+
+def _folder(run: str | Path) -> Path:
+    folder = Path(run)
+    return folder / "export" if (folder / "export").is_dir() else folder
+
+
+def _unfinished(run: str | Path, missing: str) -> BundleError:
+    return BundleError(f"{run} holds no finished stage ({missing} is missing); train it first")
+
+
+def _write(target: Path, header: Mapping[str, Any], state: Mapping[str, Tensor]) -> Path:
+    """Write the folder `target` anew: all of it or nothing."""
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
         save_tensors(state, temporary / MODEL)
-        content = {
-            "format": FORMAT,
-            "kind": kind,
-            "step": step,
-            "metrics": dict(metrics),
-            "sha256": sha256(temporary / MODEL),
-            "config": dict(config),
-        }
+        content = {"format": FORMAT} | dict(header) | {"sha256": sha256(temporary / MODEL)}
         (temporary / CONFIG).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         for path in temporary.iterdir():
             with path.open("rb") as written:
                 os.fsync(written.fileno())
         temporary.chmod(0o755)
-        retired = run / f".export-old-{os.getpid()}"
+        retired = target.parent / f".{target.name}-old-{os.getpid()}"
         if target.exists():
             target.rename(retired)
         temporary.rename(target)
@@ -57,32 +113,3 @@ def write_export(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return target
-
-
-def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
-    """Read a run's export (the run folder or its export folder): (kind, config, state dict)."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    folder = Path(run)
-    if (folder / "export").is_dir():
-        folder = folder / "export"
-    try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        kind, config = content["kind"], content["config"]
-        if content["format"] != FORMAT:
-            raise BundleError(
-                f"{folder} has export format {content['format']}, this version reads {FORMAT}; "
-                "update diffsound"
-            )
-        if sha256(folder / MODEL) != content["sha256"]:
-            raise BundleError(f"{folder / MODEL} is damaged; export the run again")
-        state = load_file(folder / MODEL)
-    except FileNotFoundError as error:
-        raise BundleError(
-            f"{run} holds no finished stage ({Path(str(error.filename)).name} is missing); "
-            "train it first"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise BundleError(f"the export in {folder} cannot be read: {error}") from error
-    return kind, config, state

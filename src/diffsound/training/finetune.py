@@ -220,5 +220,6 @@ def _write(
     )
     fresh = parse_config(BundleConfig, config.model_dump(mode="json") | {"name": name, "files": {}})
     Bundle(
-        fresh, before.codec, decoder, before.vocoder, card=before.card.rstrip() + "\n" + told
-    ).save_pretrained(out, torch.float16)
+        fresh, before.codec, decoder, before.vocoder,
+        card=before.card.rstrip() + "\n" + told, judges=before.judges,
+    ).save_pretrained(out, torch.float16)  # fmt: skip

@@ -1,0 +1,39 @@
+"""The networks that judge sounds and travel with a bundle, each in the form of a run's export.
+
+    my-bundle/captioner/     says how well sounds fit a text: ranks candidates, caption scores
+    my-bundle/classifier/    features and labels behind FID, KL and recognition
+
+A bundle makes sounds without them; they are loaded when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+JudgeKind = Literal["captioner", "classifier"]
+JUDGES: tuple[JudgeKind, ...] = get_args(JudgeKind)
+
+
+def judges_in(bundle: Path) -> dict[JudgeKind, Path]:
+    """The folders of the judges a bundle's folder holds."""
+    return {kind: bundle / kind for kind in JUDGES if (bundle / kind).is_dir()}
+
+
+def load_judge(kind: JudgeKind, folder: str | Path) -> nn.Module:
+    """The judge in a bundle's folder or a run, checked against its checksum and in eval mode."""
+    from diffsound.evaluation.captioner import load_captioner
+    from diffsound.evaluation.classifier import load_classifier
+
+    return load_captioner(folder) if kind == "captioner" else load_classifier(folder)
+
+
+def describe_judge(kind: JudgeKind, folder: Path) -> dict[str, Any]:
+    """What `diffsound bundle inspect` shows of a judge: its size, steps and held-out figures."""
+    from diffsound.training.export import read_header
+
+    header = read_header(folder)
+    parameters = sum(p.numel() for p in load_judge(kind, folder).parameters())
+    return {"parameters": parameters, "step": header["step"]} | header["metrics"]
