@@ -132,7 +132,7 @@ class TextToSound:
         bundle's defaults.
         """
         if keep is not None:
-            self._check_keep(keep, num_candidates)
+            self.check_keep(keep, num_candidates)
         sounds = self.run_jobs(
             make_jobs(prompt, num_candidates, seed, generator),
             duration=duration,
@@ -159,7 +159,8 @@ class TextToSound:
             )
         return self.ranker
 
-    def _check_keep(self, keep: int, num_candidates: int) -> None:
+    def check_keep(self, keep: int, num_candidates: int) -> None:
+        """Refuse a choice that cannot be made, before any candidate is."""
         self._require_ranker()
         if not 1 <= keep <= num_candidates:
             raise InputError(

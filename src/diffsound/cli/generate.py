@@ -44,6 +44,8 @@ def command(
         raise InputError(
             f"--keep must be from 1 to the {making.candidates} of --candidates, not {keep}"
         )
+    if captioner is not None and keep is None:
+        raise InputError("--captioner belongs to --keep")
     prompt = _prompt(text)
     make_sounds(
         lambda pipeline, **rest: pipeline(prompt, duration=duration, keep=keep, **rest),
@@ -51,7 +53,7 @@ def command(
         Target(making.output, output_dir, file_format, making.spectrogram, making.overwrite),
         making,
         keep=keep,
-        load_ranker=None if captioner is None else lambda: _ranker(captioner),
+        ranker=None if keep is None else _ranker(captioner, making.bundle),
     )
 
 
@@ -63,8 +65,7 @@ def _prompt(text: str | None) -> str:
     return sys.stdin.read()
 
 
-def _ranker(captioner: Path) -> Ranker:
-    from diffsound.evaluation.captioner import load_captioner
-    from diffsound.evaluation.ranking import LikelihoodRanker
+def _ranker(captioner: Path | None, bundle: str | None) -> Ranker:
+    from diffsound.choosing import CaptionerRanker, find_captioner
 
-    return LikelihoodRanker(load_captioner(captioner))
+    return CaptionerRanker(find_captioner(captioner, bundle))

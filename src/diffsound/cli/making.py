@@ -22,19 +22,18 @@ def make_sounds(
     making: MakingOptions,
     *,
     keep: int | None = None,
-    load_ranker: Callable[[], Ranker] | None = None,
+    ranker: Ranker | None = None,
 ) -> None:
     """Draw sounds with `draw(pipeline, **options)`, write them, and play them if asked.
 
     What cannot be written or played is refused before the model is loaded.
-    keep: how many of the candidates `draw` gives back, if not all.
-    load_ranker: gives what judges them instead of the bundle's own captioner.
+    keep: how many of the candidates `draw` gives back, if not all. ranker: what chooses them.
     """
     target.check()
     player = find_player(target.ending) if making.play_it else None
     seeds = choose_seeds(making.seed, making.candidates)
     target.check_free(prompt, seeds, making.candidates if keep is None else keep)
-    pipeline = making.load(None if load_ranker is None else load_ranker())
+    pipeline = making.load(ranker)
     with progress_bar(prompt[:40], making.quiet or making.as_json) as show:
         sounds = draw(
             pipeline,

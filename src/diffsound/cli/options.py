@@ -124,7 +124,7 @@ class ModelOptions:
     backend: Backend = None
 
     def load(self, ranker: Ranker | None = None) -> TextToSound:
-        """The pipeline that is asked for; it ranks with the bundle's own captioner if it must."""
+        """The pipeline that is asked for."""
         from diffsound.pipeline import TextToSound
 
         return TextToSound.from_pretrained(
