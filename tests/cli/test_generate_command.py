@@ -6,19 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from cli_support import RUN
 from diffsound.cli.main import with_verb
 from diffsound.cli.output import Target, choose_seeds
 from diffsound.cli.play import find_player, play
 from diffsound.errors import AudioError, InputError
 from diffsound.pipeline import TextToSound
-
-RUN = [sys.executable, "-c", "from diffsound.cli.main import run; run()"]
 
 
 def player(folder: Path, name: str, script: str) -> None:

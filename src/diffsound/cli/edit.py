@@ -15,7 +15,16 @@ from diffsound.cli.output import Target
 if TYPE_CHECKING:
     from diffsound.sound import Sound
 
-app = typer.Typer(help="Change a clip: inpaint, extend or vary it.", no_args_is_help=True)
+HELP = """Change a clip: inpaint, extend or vary it.
+
+\b
+Examples:
+  diffsound edit inpaint rain.flac "a thunder clap" --start 2 --end 4 -o storm.flac
+  diffsound edit extend rain.flac "rain on a tin roof" --seconds 4
+  diffsound edit vary rain.flac "heavy rain" --strength 0.4 --candidates 3
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
 
 Clip = Annotated[Path, typer.Argument(help="The audio file to edit.")]
 Text = Annotated[str, typer.Argument(help="What to hear in the new part.")]

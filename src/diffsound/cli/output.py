@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,9 +122,17 @@ def write_sounds(
                 line["score"] = round(sound.score, 4)
             if picture:
                 line["spectrogram"] = str(picture)
-            typer.echo(json.dumps(line, ensure_ascii=False))
+            _tell(json.dumps(line, ensure_ascii=False))
         elif not quiet:
             also = f" and {picture}" if picture else ""
             fit = "" if sound.score is None else f", fits {sound.score:.2f}"
-            typer.echo(f"{path}{also}  ({sound.duration:.2f} s, seed {sound.seed}{fit})")
+            _tell(f"{path}{also}  ({sound.duration:.2f} s, seed {sound.seed}{fit})")
         yield path
+
+
+def _tell(line: str) -> None:
+    """Print a line; a reader that has gone away (`| head -1`) costs no sound."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
