@@ -6,12 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from diffsound.bundle import Bundle
 from diffsound.codec.config import CodecConfig
 from diffsound.coverage import Coverage
 from diffsound.decoder.config import ARConfig
+from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
+from diffsound.evaluation.captioner_encoder import PatchConfig
 from diffsound.pipeline import TextToSound
+from diffsound.training.export import write_export
+from metric_support import MEL
 from support import KNOWN_CAPTIONS, TEXT_DIM, make_bundle, tiny_diffsound
 from text_fixtures import bert_folder, clip_folder  # noqa: F401
 
@@ -43,3 +48,30 @@ def tiny_folder(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def pipeline(tiny_bundle: Bundle) -> TextToSound:
     return TextToSound(tiny_bundle)
+
+
+@pytest.fixture(scope="session")
+def captioner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A captioner with random weights as the export of a run."""
+    config = CaptionerConfig(
+        n_mels=MEL.n_mels,
+        encoder=PatchConfig(width=16, layers=1, heads=2, frames=8),
+        words=WordsConfig(width=16, layers=1, heads=2, longest=4),
+    )
+    words = ["a", "loud", "sound", "dog"]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        captioner = Captioner(config, words, MEL)
+    run = tmp_path_factory.mktemp("captioner")
+    content = captioner.export_config()
+    write_export(run, "captioner", content, captioner.state_dict(), step=1, metrics={})
+    return run
+
+
+@pytest.fixture(scope="session")
+def ranking_folder(
+    tiny_bundle: Bundle, captioner_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The tiny bundle with a captioner that chooses among candidates; read only."""
+    folder = tmp_path_factory.mktemp("bundles") / "ranking"
+    return replace(tiny_bundle, judges={"captioner": captioner_run}).save_pretrained(folder)

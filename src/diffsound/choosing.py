@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,18 +45,7 @@ def find_captioner(captioner: str | Path | None, bundle: str | Path | None) -> P
     folder = resolve(bundle) / CAPTIONER_FOLDER
     if not folder.is_dir():
         raise InputError(
-            "this bundle has no captioner to judge candidates with; "
-            "name one with --captioner, or leave --keep out"
+            "this bundle has no captioner to choose among candidates with; "
+            "keep them all, or take a bundle that has one"
         )
     return folder
-
-
-def keep_best(sounds: Sequence[Sound], keep: int, captioner: str | Path) -> list[Sound]:
-    """The `keep` sounds whose prompt the captioner finds likeliest, best first, with their scores.
-
-    All sounds are of one prompt.
-    """
-    from diffsound.evaluation.ranking import best
-
-    scores = CaptionerRanker(captioner).score(sounds[0].prompt, sounds)
-    return [replace(sounds[place], score=scores[place]) for place in best(scores, keep)]

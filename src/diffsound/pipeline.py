@@ -160,7 +160,7 @@ class TextToSound:
         return self.ranker
 
     def check_keep(self, keep: int, num_candidates: int) -> None:
-        """Refuse to keep `keep` of so many candidates if that cannot be done."""
+        """Refuse a choice that cannot be made, before any candidate is."""
         self._require_ranker()
         if not 1 <= keep <= num_candidates:
             raise InputError(

@@ -178,6 +178,75 @@ def test_sounds_of_other_files_stay_in_the_manifest(tmp_path: Path, tiny_folder:
     assert [e["file"] for e in lines(out / "manifest.jsonl")] == ["rain-1.wav", "wind-2.wav"]
 
 
+def test_the_best_of_each_row_are_kept(tmp_path: Path, ranking_folder: Path) -> None:
+    rows = [
+        {"prompt": "a loud dog", "seed": 5, "candidates": 4, "keep": 2},
+        {"prompt": "a sound", "name": "one", "seed": 9, "candidates": 3, "keep": 1},
+        {"prompt": "a dog", "seed": 2},
+    ]
+    out = tmp_path / "out"
+    path = write(tmp_path, rows)
+    report = generate_batch(path, out, bundle=ranking_folder, workers=2)
+    assert report == BatchReport(made=4, kept=0, failures=())
+    entries = lines(out / "manifest.jsonl")
+    names = ["a-loud-dog-5-1.wav", "a-loud-dog-5-2.wav", "one.wav", "a-dog-2.wav"]
+    assert [entry["file"] for entry in entries] == names
+    pipeline = TextToSound.from_pretrained(ranking_folder)
+    best = pipeline("a loud dog", num_candidates=4, keep=2, seed=5)
+    best += pipeline("a sound", num_candidates=3, keep=1, seed=9)
+    for sound, entry in zip(best, entries, strict=False):
+        assert (entry["seed"], entry["score"]) == (sound.seed, pytest.approx(sound.score, abs=1e-3))
+        assert sha256(sound.save(tmp_path / "alone.wav")) == entry["sha256"]
+    assert "score" not in entries[3]
+
+    # One of a row's best is gone: all its candidates are made again, and nothing else changes.
+    before = contents(out)
+    (out / names[1]).unlink()
+    report = generate_batch(path, out, bundle=ranking_folder)
+    assert report == BatchReport(made=2, kept=2, failures=())
+    assert contents(out) == before
+    # As after a kill before the manifest was written: the files say which rows they are of.
+    (out / "manifest.jsonl").unlink()
+    assert generate_batch(path, out, bundle=ranking_folder).made == 4
+    assert contents(out) == before
+    other = write(tmp_path, [{"prompt": "rain", "name": "one", "candidates": 3, "keep": 1}])
+    with pytest.raises(AudioError, match="is not the sound of line 1"):
+        generate_batch(other, out, bundle=ranking_folder)
+
+
+def test_keep_needs_a_bundle_that_can_choose(tmp_path: Path, tiny_folder: Path) -> None:
+    path = write(tmp_path, [{"prompt": "rain", "candidates": 2}])
+    with pytest.raises(InputError, match="no captioner to choose"):
+        generate_batch(path, tmp_path / "out", bundle=tiny_folder, keep=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_workers_get_survives_the_way_to_them(tmp_path: Path, tiny_folder: Path) -> None:
+    """Another process unpickles the work, makes it and pickles what became of it."""
+    import pickle
+    import subprocess
+    import sys
+
+    rows = [{"prompt": "rain", "seed": 1, "candidates": 2}, {"prompt": "odd", "duration": 99}]
+    requests = read_requests(write(tmp_path, rows), "wav")
+    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", None, "context")
+    code = (
+        "import pickle, sys; maker, chunks = pickle.load(sys.stdin.buffer); "
+        "sys.stdout.buffer.write(pickle.dumps([maker(chunk) for chunk in chunks]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps((maker, [[request] for request in requests])),
+        capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    made, failed = pickle.loads(done.stdout)
+    assert [entry["file"] for entry in made.made] == ["rain-1.wav", "rain-2.wav"]
+    assert [failure.line for failure in failed.failures] == [2]
+    again = pickle.loads(pickle.dumps(requests[0]))
+    assert again == requests[0]
+    assert made.made[1]["key"] == again.key(1, "context")
+
+
 def test_formats_and_loudness(tmp_path: Path, tiny_folder: Path) -> None:
     path = write(tmp_path, [{"prompt": "rain", "seed": 1}])
     generate_batch(path, tmp_path / "out", bundle=tiny_folder, file_format="ogg", loudness=-30.0)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from cli_support import RUN
 from diffsound.files import sha256
-
-RUN = [sys.executable, "-c", "from diffsound.cli.main import run; run()"]
 
 
 def write(folder: Path, count: int, **settings: object) -> Path:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from cli_support import diffsound
 from diffsound.bundle import copy_bundle, verify
 from diffsound.errors import BundleError
-
-RUN = [sys.executable, "-c", "from diffsound.cli.main import run; run()"]
-
-
-def diffsound(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
 def test_export_int8_and_run(tmp_path: Path, tiny_folder: Path) -> None:

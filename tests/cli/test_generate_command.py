@@ -6,18 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from cli_support import RUN
 from diffsound.cli.main import with_verb
 from diffsound.cli.output import Target, choose_seeds
 from diffsound.cli.play import find_player, play
 from diffsound.errors import AudioError, InputError
-
-RUN = [sys.executable, "-c", "from diffsound.cli.main import run; run()"]
+from diffsound.pipeline import TextToSound
 
 
 def player(folder: Path, name: str, script: str) -> None:
@@ -88,6 +87,8 @@ def test_names_are_known_before_the_work(tmp_path: Path) -> None:
         (("--candidates", "2", "--keep", "3"), "--keep must be from 1 to the 2"),
         (("--candidates", "2", "--keep", "0"), "--keep must be from 1 to the 2"),
         (("--candidates", "2", "--keep", "1"), "no captioner"),
+        (("--captioner", "run"), "--captioner belongs to --keep"),
+        (("--candidates", "2", "--keep", "1", "--captioner", "run"), "run"),
     ],
 )
 def test_keep_needs_candidates_and_a_judge(
@@ -100,6 +101,30 @@ def test_keep_needs_candidates_and_a_judge(
     assert done.returncode == 2
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_keep_writes_the_best_first(
+    tmp_path: Path, tiny_folder: Path, ranking_folder: Path, captioner_run: Path
+) -> None:
+    """With the bundle's captioner, and with one that is named."""
+    best = TextToSound.from_pretrained(ranking_folder)(
+        "a loud dog", num_candidates=4, keep=2, seed=3
+    )
+    for bundle, options in (
+        (ranking_folder, ()),
+        (tiny_folder, ("--captioner", str(captioner_run))),
+    ):
+        command = [*RUN, "a loud dog", "-b", str(bundle), "--candidates", "4", "--keep", "2"]
+        command += ["--seed", "3", "--json", "-o", f"{bundle.name}.wav", *options]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [line["seed"] for line in told] == [sound.seed for sound in best]
+        assert [line["file"] for line in told] == [f"{bundle.name}-1.wav", f"{bundle.name}-2.wav"]
+        assert [line["score"] for line in told] == pytest.approx(
+            [sound.score for sound in best], abs=1e-3
+        )
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path, tiny_folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A classifier, a captioner and data small enough for tests."""
+"""A classifier and data small enough for tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import torch
 from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
-from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
-from diffsound.evaluation.captioner_encoder import PatchConfig
 from diffsound.evaluation.classifier import Classifier, ClassifierConfig
 from diffsound.evaluation.resnet import ResNetConfig
 from diffsound.training.export import write_export
@@ -42,24 +40,6 @@ def classifier_run(classifier: Classifier, tmp_path_factory: pytest.TempPathFact
     run = tmp_path_factory.mktemp("classifier")
     config = classifier.config.model_dump(mode="json")
     write_export(run, "classifier", config, classifier.state_dict(), step=1, metrics={})
-    return run
-
-
-@pytest.fixture(scope="session")
-def captioner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A captioner with random weights as the export of a run."""
-    config = CaptionerConfig(
-        n_mels=MEL.n_mels,
-        encoder=PatchConfig(width=16, layers=1, heads=2, frames=8),
-        words=WordsConfig(width=16, layers=1, heads=2, longest=4),
-    )
-    words = ["a", "loud", "sound", "dog"]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        captioner = Captioner(config, words, MEL)
-    run = tmp_path_factory.mktemp("captioner")
-    content = captioner.export_config()
-    write_export(run, "captioner", content, captioner.state_dict(), step=1, metrics={})
     return run
 
 

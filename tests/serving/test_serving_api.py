@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from diffsound.audio.io import encode_audio, read_audio, read_metadata
+from diffsound.bundle import copy_bundle
 from diffsound.pipeline import TextToSound
+from serving_support import HOST, make_app, wait_ready
 
 JSON = {"Accept": "application/json"}
 
@@ -84,6 +88,64 @@ def test_candidates_as_json(client: TestClient, pipeline: TextToSound) -> None:
         assert len(sound["waveform"]) == 400
         assert all(low <= high for low, high in sound["waveform"])
     assert client.post("/v1/generate", json=body).status_code == 406
+
+
+@pytest.fixture(scope="module")
+def ranking(ranking_folder: Path) -> Iterator[tuple[TestClient, TextToSound]]:
+    """A server whose bundle can choose among candidates."""
+    pipeline = TextToSound.from_pretrained(ranking_folder)
+    with TestClient(make_app(pipeline), base_url=f"http://{HOST}") as client:
+        wait_ready(client)
+        yield client, pipeline
+
+
+def test_the_best_candidates_come_back(ranking: tuple[TestClient, TextToSound]) -> None:
+    client, pipeline = ranking
+    body = {"prompt": "a loud dog", "seed": 3, "num_candidates": 4, "duration": 0.5}
+    best = pipeline("a loud dog", seed=3, num_candidates=4, keep=2, duration=0.5)
+    answer = client.post("/v1/generate", json=body | {"keep": 2}, headers=JSON).json()
+    assert [sound["seed"] for sound in answer["sounds"]] == [sound.seed for sound in best]
+    scores = [sound["score"] for sound in answer["sounds"]]
+    assert scores == pytest.approx([sound.score for sound in best], abs=1e-3)
+    # A single one can come as a file.
+    alone = client.post("/v1/generate", json=body | {"keep": 1})
+    assert alone.headers["x-diffsound-seed"] == str(best[0].seed)
+    assert client.get("/v1/bundles").json()["bundles"][0]["ranks"] is True
+
+    job = client.post("/v1/jobs", json=body | {"keep": 2}).json()
+    told = events(client, job["events_url"])
+    heard = [(data["item"], data["sound"]["seed"]) for name, data in told if name == "sound"]
+    assert heard == [(0, best[0].seed), (1, best[1].seed)]
+    assert [name for name, _ in told][-3:] == ["sound", "sound", "done"]
+    assert len(client.get(job["url"]).json()["sounds"]) == 2
+
+    more = client.post("/v1/generate", json=body | {"keep": 5}, headers=JSON)
+    assert more.status_code == 422
+    assert "keep must be from 1" in more.json()["detail"]
+
+
+def test_a_choice_that_fails_is_told_and_takes_no_lane(
+    ranking_folder: Path, tmp_path: Path
+) -> None:
+    copy_bundle(ranking_folder, tmp_path / "copy")
+    (tmp_path / "copy" / "captioner" / "model.safetensors").write_bytes(b"damaged")
+    pipeline = TextToSound.from_pretrained(tmp_path / "copy")
+    body = {"prompt": "a dog", "num_candidates": 2, "keep": 1, "duration": 0.5}
+    with TestClient(make_app(pipeline, lanes=1), base_url=f"http://{HOST}") as client:
+        wait_ready(client)
+        for _ in range(2):
+            answer = client.post("/v1/generate", json=body)
+            assert answer.status_code == 422, answer.text
+            assert "damaged" in answer.json()["detail"]
+        assert client.post("/v1/generate", json={"prompt": "a dog"}).status_code == 200
+
+
+def test_a_bundle_that_cannot_choose_says_so(client: TestClient) -> None:
+    body = {"prompt": "rain", "num_candidates": 2, "keep": 1}
+    answer = client.post("/v1/generate", json=body)
+    assert answer.status_code == 422
+    assert "no ranker" in answer.json()["detail"]
+    assert client.get("/v1/bundles").json()["bundles"][0]["ranks"] is False
 
 
 def test_settings_reach_the_pipeline_and_make_the_sound_again(client: TestClient) -> None:

@@ -193,6 +193,31 @@ def test_a_region_is_made_anew_and_the_rest_stays(visit: OpenPage, server: str) 
     assert changed[int(0.45 * 22050) : int(0.65 * 22050)].max() > 1e-3
 
 
+def test_the_best_of_several_takes(visit: OpenPage, ranking_folder: Path) -> None:
+    pipeline = TextToSound.from_pretrained(ranking_folder)
+    best = pipeline("a loud dog", num_candidates=3, keep=2, seed=5, duration=1.0)
+    with live_server(make_app(pipeline)) as url:
+        page = visit(url)
+        page.fill("#takes", "3")
+        page.fill("#keep", "2")
+        page.fill("#seed", "5")
+        page.fill("#prompt", "a loud dog")
+        page.press("#prompt", "Enter")
+        expect(page.locator(READY)).to_have_count(2)
+        assert page.locator(".seed").all_text_contents() == [f"seed {s.seed}" for s in best]
+        expect(page.locator(".group header p")).to_contain_text("best 2 of 3")
+        # More than are made cannot be kept: the browser says so, and nothing is sent.
+        page.fill("#takes", "1")
+        page.press("#prompt", "Enter")
+        assert not page.locator("#keep").evaluate("field => field.validity.valid")
+        page.wait_for_timeout(200)
+        assert page.locator(".group").count() == 1
+
+
+def test_a_bundle_that_cannot_choose_offers_no_choice(visit: OpenPage) -> None:
+    expect(visit().locator("#keep")).to_be_hidden()
+
+
 def test_extend_and_vary(visit: OpenPage) -> None:
     page = visit()
     make(page, "rain")
@@ -236,6 +261,7 @@ def test_an_uploaded_clip_can_be_edited_and_a_bad_one_is_explained(
     page.set_input_files("#upload", good)
     expect(page.locator(READY)).to_have_count(1)
     expect(page.locator("#problem")).to_be_hidden()
+    page.fill("#takes", "1")
     page.click(".edit")
     page.click("[data-edit=vary]")  # without a text: the field asks for one
     expect(page.locator(".edit-panel [name=prompt]")).to_be_focused()

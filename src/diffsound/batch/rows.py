@@ -34,6 +34,7 @@ class Row(Config):
     duration: float | None = None
     negative: str | None = None
     candidates: int | None = Field(default=None, ge=1, le=100)
+    keep: int | None = Field(default=None, ge=1)
     steps: int | None = None
     guidance: float | None = None
     sampler: str | None = None
@@ -57,7 +58,8 @@ _SAMPLING = {
 class Request:
     """A row, complete: what to make, and the files it goes to.
 
-    line: the row's line in the file of prompts. seeds: one per candidate. files: one per seed.
+    line: the row's line in the file of prompts. seeds: one per candidate. files: one per seed;
+    with `keep`, one per place among the best, since only the ranker knows whose they will be.
     """
 
     line: int
@@ -67,6 +69,7 @@ class Request:
     duration: float | None
     negative: str | None
     sampling: Mapping[str, Any]
+    keep: int | None = None
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -75,7 +78,8 @@ class Request:
 
     def key(self, place: int, context: str) -> str:
         """The identity of one of its sounds; `context` is what else they depend on."""
-        parts = [self.prompt, self.seeds[place], *self.settings, context]
+        chosen = self.seeds[place] if self.keep is None else [self.seeds, self.keep, place]
+        parts = [self.prompt, chosen, *self.settings, context]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -98,6 +102,10 @@ def read_requests(path: str | Path, file_format: str, **defaults: Any) -> list[R
             raise DataError(str(error)) from error
         occurrence = repeats.setdefault(row.prompt, 0)
         repeats[row.prompt] += 1
+        if row.keep is not None and row.keep > (row.candidates or 1):
+            raise DataError(
+                f"{path}, line {line} would keep {row.keep} of {row.candidates or 1} candidates"
+            )
         request = _request(line, row, occurrence, file_format)
         for name in request.files:
             if written.setdefault(name.lower(), line) != line:
@@ -114,12 +122,10 @@ def read_requests(path: str | Path, file_format: str, **defaults: Any) -> list[R
 def _request(line: int, row: Row, occurrence: int, file_format: str) -> Request:
     seed = _seed(row.prompt, occurrence) if row.seed is None else row.seed
     seeds = tuple((seed + place) % (MAX_SEED + 1) for place in range(row.candidates or 1))
-    if row.name is None:
+    if row.keep is None and row.name is None:
         stems = [f"{slug(row.prompt)}-{one}" for one in seeds]
-    elif len(seeds) == 1:
-        stems = [row.name]
     else:
-        stems = [f"{row.name}-{number}" for number in range(1, len(seeds) + 1)]
+        stems = _numbered(row.name or f"{slug(row.prompt)}-{seed}", row.keep or len(seeds))
     return Request(
         line=line,
         prompt=row.prompt,
@@ -132,7 +138,12 @@ def _request(line: int, row: Row, occurrence: int, file_format: str) -> Request:
             for ours, theirs in _SAMPLING.items()
             if getattr(row, ours) is not None
         },
+        keep=row.keep,
     )
+
+
+def _numbered(stem: str, count: int) -> list[str]:
+    return [stem] if count == 1 else [f"{stem}-{number}" for number in range(1, count + 1)]
 
 
 def _seed(prompt: str, occurrence: int) -> int:

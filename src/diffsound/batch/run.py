@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
 from diffsound.batch.rows import Request, read_requests
+from diffsound.choosing import find_captioner
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256
 from diffsound.names import FORMATS
@@ -94,15 +95,19 @@ class Maker:
                     tuple(chain.from_iterable(outcome.failures for outcome in alone)),
                 )
             return Outcome(failures=(_failure(requests[0], error),))
-        places = [(request, place) for request in requests for place in range(len(request.seeds))]
         # Not caught: a disk that takes no file takes no other one either.
         return Outcome(
-            tuple(self._save(sound, *where) for sound, where in zip(sounds, places, strict=True))
+            tuple(
+                self._save(sound, request, place)
+                for request, made in zip(requests, sounds, strict=True)
+                for place, sound in enumerate(made)
+            )
         )
 
     def _generate(
         self, pipeline: TextToSound, requests: Sequence[Request], stopped: Callable[[], bool]
-    ) -> list[Sound]:
+    ) -> list[list[Sound]]:
+        """The sounds of each request, in the order of its files."""
         from diffsound.pipeline import Job
         from diffsound.text.clean import clean_prompt
 
@@ -111,22 +116,31 @@ class Maker:
                 raise Interrupted
 
         first = requests[0]
-        return pipeline.run_jobs(
-            [Job(clean_prompt(r.prompt), seed) for r in requests for seed in r.seeds],
-            duration=first.duration,
-            negative_prompt=first.negative,
-            callback=on_step,
-            **first.sampling,
+        sounds = iter(
+            pipeline.run_jobs(
+                [Job(clean_prompt(r.prompt), seed) for r in requests for seed in r.seeds],
+                duration=first.duration,
+                negative_prompt=first.negative,
+                callback=on_step,
+                **first.sampling,
+            )
         )
+        made = [[next(sounds) for _ in request.seeds] for request in requests]
+        return [
+            takes if request.keep is None else pipeline.rank(takes, request.keep)
+            for request, takes in zip(requests, made, strict=True)
+        ]
 
     def _save(self, sound: Sound, request: Request, place: int) -> manifest.Entry:
         path = sound.save(Path(self.folder) / request.files[place], loudness=self.loudness)
+        score = {} if sound.score is None else {"score": round(sound.score, 4)}
         return {
             "file": request.files[place],
             "sha256": sha256(path),
             "seconds": round(sound.duration, 3),
             "sample_rate": sound.sample_rate,
             **sound.metadata,
+            **score,
             "key": request.key(place, self.context),
         }
 
@@ -167,6 +181,8 @@ def generate_batch(
     if file_format not in FORMATS:
         raise InputError(f"unknown format '{file_format}'; there are: {', '.join(FORMATS)}")
     requests = read_requests(prompts, file_format, **defaults)
+    if any(request.keep is not None for request in requests):
+        find_captioner(None, bundle)  # refused now rather than row by row
     folder = _make_folder(Path(out))
     maker = Maker(
         folder=str(folder.resolve()),
@@ -180,7 +196,7 @@ def generate_batch(
     kept = {
         request.files[place]: entries[request.files[place]]
         for request in requests
-        for place in range(len(request.seeds))
+        for place in range(len(request.files))
         if manifest.is_made(
             folder, entries.get(request.files[place]), request.key(place, maker.context)
         )
@@ -197,7 +213,8 @@ def generate_batch(
     others = [entry for name, entry in entries.items() if name not in set(ours)]
     manifest.write(folder, [*others, *(entries[name] for name in ours)])
     manifest.write(folder, map(asdict, failed), manifest.FAILURES)
-    return BatchReport(made=len(made), kept=len(kept), failures=tuple(failed))
+    anew = {name for request in missing for name in request.files}
+    return BatchReport(made=len(made), kept=len(kept.keys() - anew), failures=tuple(failed))
 
 
 Run = Callable[[Maker, Sequence[Request]], Iterator[Outcome]]
@@ -270,10 +287,15 @@ def _together(requests: Iterable[Request], size: int) -> Iterator[list[Request]]
 
 
 def _without(requests: Iterable[Request], kept: dict[str, Any]) -> Iterator[Request]:
-    """The requests with only those of their sounds that are not there yet."""
+    """The requests with only those of their sounds that are not there yet.
+
+    The best of some candidates are found among all of them: such a request stays whole.
+    """
     for request in requests:
         places = [place for place, name in enumerate(request.files) if name not in kept]
-        if places:
+        if places and request.keep is not None:
+            yield request
+        elif places:
             yield replace(
                 request,
                 seeds=tuple(request.seeds[place] for place in places),
@@ -284,30 +306,33 @@ def _without(requests: Iterable[Request], kept: dict[str, Any]) -> Iterator[Requ
 def _check_free(folder: Path, requests: Iterable[Request]) -> None:
     """Refuse to write over a file that holds another sound."""
     for request in requests:
-        for name, seed in zip(request.files, request.seeds, strict=True):
+        for place, name in enumerate(request.files):
             path = folder / name
-            if path.exists() and not _same_recipe(path, request, seed):
+            seeds = request.seeds[place : place + 1] if request.keep is None else request.seeds
+            if path.exists() and not _same_recipe(path, request, seeds):
                 raise AudioError(
                     f"{path} exists and is not the sound of line {request.line}; "
                     "choose another folder or add --overwrite"
                 )
 
 
-def _same_recipe(path: Path, request: Request, seed: int) -> bool:
+def _same_recipe(path: Path, request: Request, seeds: Sequence[int]) -> bool:
     """Whether the file says it was made by this request: a kill came before its manifest line."""
     from diffsound.audio.io import read_metadata
     from diffsound.text.clean import clean_text
 
     try:
         recipe = json.loads(read_metadata(path).get("diffsound", "null"))
-        asked: dict[str, Any] = {"prompt": clean_text(request.prompt), "seed": seed}
+        asked: dict[str, Any] = {"prompt": clean_text(request.prompt)}
     except (DiffsoundError, ValueError):
         return False
     if request.duration is not None:
         asked["duration"] = request.duration
     asked |= request.sampling
-    return isinstance(recipe, dict) and all(
-        recipe.get(name) == value for name, value in asked.items()
+    return (
+        isinstance(recipe, dict)
+        and recipe.get("seed") in seeds
+        and all(recipe.get(name) == value for name, value in asked.items())
     )
 
 

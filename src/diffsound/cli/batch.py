@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from diffsound.cli.progress import progress_bar
 SOME_FAILED = 1
 
 
+@options.spread
 def command(
     prompts: Annotated[
         Path, typer.Argument(help="JSONL, CSV, or a text file with a prompt on each line.")
@@ -23,13 +25,7 @@ def command(
     file_format: Annotated[str, typer.Option("--format", help="wav, flac, ogg or mp3.")] = "wav",
     duration: options.Duration = None,
     candidates: Annotated[int | None, typer.Option(help="How many takes of each row.")] = None,
-    negative: options.Negative = None,
-    steps: options.Steps = None,
-    guidance: options.Guidance = None,
-    sampler: options.Sampler = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    truncation: options.Truncation = None,
+    keep: options.Keep = None,
     loudness: options.Loudness = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     workers: Annotated[
@@ -39,14 +35,14 @@ def command(
     overwrite: options.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: options.Quiet = False,
-    bundle: options.Bundle = None,
-    device: options.Device = "cpu",
-    backend: options.Backend = None,
+    *,
+    sampling: options.SamplingOptions,
+    model: options.ModelOptions,
 ) -> None:
     """Make many sounds from a file of prompts; run it again to go on where it stopped.
 
-    Rows may have: prompt, name, seed, duration, negative, candidates, steps, guidance, sampler,
-    temperature, top_k, truncation. Options are for the rows that leave them out.
+    Rows may have: prompt, name, seed, duration, candidates, keep, negative, steps, guidance,
+    sampler, temperature, top_k, truncation. Options are for the rows that leave them out.
 
     \b
     Examples:
@@ -61,8 +57,8 @@ def command(
             report = generate_batch(
                 prompts,
                 out,
-                bundle=bundle,
-                device=device,
+                bundle=model.bundle,
+                device=model.device,
                 file_format=file_format,
                 loudness=loudness,
                 engine=engine,
@@ -72,14 +68,9 @@ def command(
                 progress=show,
                 duration=duration,
                 candidates=candidates,
-                negative=negative,
-                steps=steps,
-                guidance=guidance,
-                sampler=sampler,
-                temperature=temperature,
-                top_k=top_k,
-                truncation=truncation,
-                **options.given(backend=backend),
+                keep=keep,
+                **asdict(sampling),
+                **options.given(backend=model.backend),
             )
     except KeyboardInterrupt:
         typer.echo("interrupted; what is made is listed, run it again to go on", err=True)

@@ -11,13 +11,13 @@ import typer
 from diffsound.cli import options
 
 
+@options.spread
 def command(
     duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds of sound.")] = 10.0,
     repeats: Annotated[int, typer.Option(help="The median of so many runs counts.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    bundle: options.Bundle = None,
-    device: options.Device = "cpu",
-    backend: options.Backend = None,
+    *,
+    model: options.ModelOptions,
 ) -> None:
     """Time every stage of a generation on this machine.
 
@@ -30,11 +30,11 @@ def command(
     from diffsound.bench import measure
 
     times = measure(
-        bundle,
+        model.bundle,
         duration=duration,
         repeats=repeats,
-        device=device,
-        **options.given(backend=backend),
+        device=model.device,
+        **options.given(backend=model.backend),
     )
     speed = times.faster_than_real_time
     if as_json:

@@ -10,7 +10,16 @@ import typer
 
 from diffsound.cli.main import fail
 
-app = typer.Typer(help="Build, inspect, verify and import models.", no_args_is_help=True)
+HELP = """Build, inspect, verify and import models.
+
+\b
+Examples:
+  diffsound bundle inspect
+  diffsound bundle verify my-model
+  diffsound bundle export --onnx --out with-onnx
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
 
 BundleArgument = Annotated[
     str | None, typer.Argument(help="Bundle folder or hub id; the bundled model by default.")

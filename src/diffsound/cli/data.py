@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from diffsound.data.index import ShardInfo
     from diffsound.data.inspect import Summary
 
-app = typer.Typer(help="Prepare, tokenize and inspect sounds for training.", no_args_is_help=True)
+HELP = """Prepare, tokenize and inspect sounds for training.
+
+\b
+Examples:
+  diffsound data prepare my_sounds --out data/mine --licence cc0
+  diffsound data inspect data/mine
+  diffsound data mix data/mine --out data/scenes --count 1000
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
 
 Prepared = Annotated[Path, typer.Argument(help="A folder made by `diffsound data prepare`.")]
 EngineOption = Annotated[

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Measure a model: metrics, tables, listening test.", no_args_is_help=True)
+HELP = """Measure a model: metrics, tables, listening test.
+
+\b
+Examples:
+  diffsound evaluate run my-model --data data/mine --out eval/mine
+  diffsound evaluate steps "a dog barks" steps.gif
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for what is written.")]
 Data = Annotated[Path, typer.Option("--data", help="A folder made by `data prepare`.")]

@@ -36,7 +36,13 @@ def command(
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Teach a model your own sounds; one in eight is kept to check by, so that it stops in time."""
+    """Teach a model your own sounds; one in eight is kept to check by, so that it stops in time.
+
+    \b
+    Examples:
+      diffsound finetune --data my_sounds --out my-model --minutes 30
+      diffsound "rusty gate creaks open" -b my-model
+    """
     from diffsound.training.finetune import finetune
 
     def say(text: str) -> None:

@@ -114,10 +114,6 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`); there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     sys.exit(0)
 
 

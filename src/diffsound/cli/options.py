@@ -1,14 +1,26 @@
-"""Options that several verbs share, declared once."""
+"""Options that several verbs share: declared once, and grouped by what they are about.
+
+A command takes a whole group as one argument, after the star:
+
+    @spread
+    def command(text: str, *, making: MakingOptions) -> None: ...
+
+and the command line shows the group's fields as options of their own.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
-    from diffsound.pipeline import TextToSound
+    from diffsound.pipeline import Ranker, TextToSound
 
 Bundle = Annotated[
     str | None,
@@ -56,13 +68,109 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per so
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no messages.")]
 
 
+@dataclass(frozen=True)
+class TakeOptions:
+    """Which takes are made."""
+
+    seed: Seed = None
+    candidates: Candidates = 1
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are drawn."""
+
+    negative: Negative = None
+    steps: Steps = None
+    guidance: Guidance = None
+    sampler: Sampler = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    truncation: Truncation = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those that were given, by the pipeline's names."""
+        return given(
+            negative_prompt=self.negative,
+            num_inference_steps=self.steps,
+            guidance_scale=self.guidance,
+            sampler=self.sampler,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            truncation=self.truncation,
+        )
+
+
+@dataclass(frozen=True)
+class WritingOptions:
+    """What becomes of finished sounds."""
+
+    output: Output = None
+    loudness: Loudness = None
+    spectrogram: Spectrogram = False
+    play_it: Play = False
+    overwrite: Overwrite = False
+    as_json: Json = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and what runs it."""
+
+    bundle: Bundle = None
+    device: Device = "cpu"
+    backend: Backend = None
+
+    def load(self, ranker: Ranker | None = None) -> TextToSound:
+        """The pipeline that is asked for."""
+        from diffsound.pipeline import TextToSound
+
+        return TextToSound.from_pretrained(
+            self.bundle, device=self.device, **given(backend=self.backend, ranker=ranker)
+        )
+
+
+@dataclass(frozen=True)
+class MakingOptions(ModelOptions, WritingOptions, SamplingOptions, TakeOptions):
+    """All that every way of making a sound can be told; help shows the last base's fields first."""
+
+
 def given(**options: Any) -> dict[str, Any]:
     """The options the user actually set."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def load_pipeline(bundle: str | None, device: str, backend: str | None) -> TextToSound:
-    """The pipeline the options ask for."""
-    from diffsound.pipeline import TextToSound
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Show the fields of a command's groups as options of its own, and gather them again."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    groups = {p.name: p.annotation for p in parameters if is_dataclass(p.annotation)}
 
-    return TextToSound.from_pretrained(bundle, device=device, **given(backend=backend))
+    @functools.wraps(command)
+    def gathered(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    shown = [
+        option
+        for parameter in parameters
+        for option in (_options(parameter.annotation) if parameter.name in groups else [parameter])
+    ]
+    gathered.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return gathered
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    """A group's fields as parameters of a command."""
+    types = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=types[field.name],
+        )
+        for field in fields(group)
+    ]

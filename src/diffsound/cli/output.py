@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,11 @@ class Target:
     spectrogram: bool = False
     overwrite: bool = False
 
+    @property
+    def ending(self) -> str:
+        """The format of the files."""
+        return self.file_format if self.output is None else self.output.suffix.lower().lstrip(".")
+
     def check(self) -> None:
         """Refuse a target that cannot be written, before any work is done."""
         if self.output is None:
@@ -44,7 +51,7 @@ class Target:
             if self.folder.exists() and not self.folder.is_dir():
                 raise AudioError(f"{self.folder} is a file, not a folder")
             return
-        if self.output.suffix.lower().lstrip(".") not in FORMATS:
+        if self.ending not in FORMATS:
             raise InputError(
                 f"cannot tell the format of '{self.output.name}'; end it in .{', .'.join(FORMATS)}"
             )
@@ -115,11 +122,19 @@ def write_sounds(
                 line["score"] = round(sound.score, 4)
             if picture:
                 line["spectrogram"] = str(picture)
-            typer.echo(json.dumps(line, ensure_ascii=False))
+            _tell(json.dumps(line, ensure_ascii=False))
         elif not quiet:
             also = f" and {picture}" if picture else ""
             fit = "" if sound.score is None else f", fits {sound.score:.2f}"
-            typer.echo(f"{path}{also}  ({sound.duration:.2f} s, seed {sound.seed}{fit})")
+            _tell(f"{path}{also}  ({sound.duration:.2f} s, seed {sound.seed}{fit})")
             if sound.coverage is not None and place == 0:  # candidates share their prompt
-                typer.echo(f"  {sound.coverage['note']}")
+                _tell(f"  {sound.coverage['note']}")
         yield path
+
+
+def _tell(line: str) -> None:
+    """Print a line; a reader that has gone away (`| head -1`) costs no sound."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,15 @@ import typer
 
 from diffsound.errors import InputError
 
-app = typer.Typer(help="Train a stage of the model.", no_args_is_help=True)
+HELP = """Train a stage of the model.
+
+\b
+Examples:
+  diffsound train codec --config configs/small/codec.yaml --data data/mine --run runs/codec
+  diffsound train plot runs/codec
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The experiment's YAML file.")]
 DataOption = Annotated[Path, typer.Option("--data", help="A folder made by `data prepare`.")]

@@ -54,7 +54,7 @@ def build_router(service: Service) -> APIRouter:
 
     async def make(drawing: Drawing, delivery: Delivery, request: Request) -> Response:
         format = choose(request.headers.get("accept"), delivery)
-        if format is not None and drawing.num_candidates > 1:
+        if format is not None and drawing.num_sounds > 1:
             raise HTTPException(406, "several sounds come as JSON: send 'Accept: application/json'")
         service.note(request, drawing)
         task = await service.task(drawing)
@@ -138,6 +138,7 @@ def build_router(service: Service) -> APIRouter:
                     decoder=decoder.kind,
                     timesteps=getattr(decoder, "timesteps", None),
                     parameters=pipeline.bundle.parameters(),
+                    ranks=pipeline.ranker is not None,
                     defaults=pipeline.bundle.config.defaults.model_dump(mode="json"),
                     examples=example_prompts(pipeline.bundle.card),
                 )

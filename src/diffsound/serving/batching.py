@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from diffsound.pipeline import TextToSound
     from diffsound.serving.metrics import Metrics
+    from diffsound.sound import Sound
 
 MAX_CPU_LANES = 8
 Item = tuple[Task, int]  # a task and the number of one of its sounds
@@ -245,7 +246,16 @@ class Engine:
             for (task, item), sound in zip(batch, sounds, strict=True):
                 self._metrics.sounds.inc()
                 self._metrics.sound_seconds.inc(sound.duration)
-                task.deliver(item, sound)
+                self._deliver(task, item, sound)
+
+    def _deliver(self, task: Task, item: int, sound: Sound) -> None:
+        try:
+            task.deliver(item, sound)
+        except Exception as error:
+            # The choice among the candidates failed; the lane must go on.
+            if not isinstance(error, DiffsoundError):
+                log("choosing failed", logging.ERROR, error)
+            task.fail(error)
 
     def _drop_ended(self) -> None:
         if any(task.ended for task in self._waiting):

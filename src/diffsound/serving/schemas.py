@@ -72,6 +72,11 @@ class Drawing(Request):
         default=None, max_length=200, description="One of /v1/bundles; the first when missing."
     )
 
+    @property
+    def num_sounds(self) -> int:
+        """How many sounds come back."""
+        return self.num_candidates
+
     def sampling(self) -> dict[str, Any]:
         """The sampling settings that were given, by the pipeline's names."""
         names = (
@@ -92,6 +97,16 @@ class GenerateRequest(Drawing):
     duration: float | None = Field(
         default=None, ge=MIN_DURATION, le=MAX_DURATION, description="Seconds."
     )
+    keep: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_CANDIDATES,
+        description="Only so many of the candidates, those that fit the prompt best; best first.",
+    )
+
+    @property
+    def num_sounds(self) -> int:
+        return self.num_candidates if self.keep is None else self.keep
 
 
 class Delivery(Request):
@@ -206,6 +221,7 @@ class BundleAnswer(BaseModel):
     decoder: str
     timesteps: int | None
     parameters: dict[str, int]
+    ranks: bool = Field(description="Whether it can choose among candidates (`keep`).")
     defaults: dict[str, Any]
     examples: list[str]
 

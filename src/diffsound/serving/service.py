@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from diffsound.serving.settings import ServerSettings
 from diffsound.serving.sounds import SoundStore, read_upload
 from diffsound.serving.tasks import (
     CancelledError,
+    Choose,
     Listener,
     NotFoundError,
     NotReadyError,
@@ -71,7 +73,11 @@ class Service:
         """A checked request as work, not queued yet."""
         name, pipeline = self.pipeline(request.bundle)
         make_edit: Callable[[TextToSound], Edit] | None = None
+        choose: Choose | None = None
         if isinstance(request, GenerateRequest):
+            if request.keep is not None:
+                pipeline.check_keep(request.keep, request.num_candidates)
+                choose = functools.partial(pipeline.rank, keep=request.keep)
             default = pipeline.bundle.config.defaults.duration
             seconds = default if request.duration is None else request.duration
         elif isinstance(request, Inpaint | Extend | Vary):
@@ -86,6 +92,7 @@ class Service:
             make_jobs(request.prompt, request.num_candidates, request.seed, None),
             timeout=self.settings.limits.timeout,
             make_edit=make_edit,
+            choose=choose,
             listener=listener,
         )
 

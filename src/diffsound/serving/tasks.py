@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from diffsound.sound import Sound
 
 
+# All sounds of a task in, those to hand out back, best first.
+Choose = Callable[["list[Sound]"], "list[Sound]"]
+
+
 class ServiceError(Exception):
     """Not the caller's mistake, but an answer with a status of its own."""
 
@@ -94,7 +98,7 @@ class Listener:
         """The unfinished tokens [F', L'] of sound `item`."""
 
     def on_sound(self, item: int, sound: Sound) -> None:
-        """Sound `item` is finished."""
+        """Sound `item` is finished (or, of chosen ones, the `item`-th best is known)."""
 
 
 class Task:
@@ -107,6 +111,7 @@ class Task:
         *,
         timeout: float,
         make_edit: Callable[[TextToSound], Edit] | None = None,
+        choose: Choose | None = None,
         listener: Listener | None = None,
     ) -> None:
         self.recipe = recipe
@@ -117,6 +122,7 @@ class Task:
         self.result: Future[list[Sound]] = Future()
         self._make_edit = make_edit
         self._edit: Edit | None = None
+        self._choose = choose
         self._sounds: dict[int, Sound] = {}
         self._lock = threading.Lock()
 
@@ -146,14 +152,28 @@ class Task:
             return self._edit
 
     def deliver(self, item: int, sound: Sound) -> None:
-        """One sound is finished; the last one completes the task."""
+        """One sound is finished; the last one completes the task.
+
+        When sounds are chosen among, the listener hears of the chosen ones alone, at the end.
+        """
         if self.ended:
             return
-        self.listener.on_sound(item, sound)
+        if self._choose is None:
+            self.listener.on_sound(item, sound)
         with self._lock:
             self._sounds[item] = sound
-            if len(self._sounds) == len(self.jobs) and not self.result.done():
-                self.result.set_result([self._sounds[i] for i in range(len(self.jobs))])
+            complete = len(self._sounds) == len(self.jobs)
+        if complete:
+            self._complete([self._sounds[i] for i in range(len(self.jobs))])
+
+    def _complete(self, sounds: list[Sound]) -> None:
+        if self._choose is not None:
+            sounds = self._choose(sounds)
+            for place, sound in enumerate(sounds):
+                self.listener.on_sound(place, sound)
+        with self._lock:
+            if not self.result.done():
+                self.result.set_result(sounds)
 
     def fail(self, error: Exception) -> None:
         """End the task; what comes later is ignored."""

@@ -10,7 +10,7 @@ const prompt = byId("prompt");
 const history = new History(byId("history"), wireCard);
 let running = null; // the job at work
 
-const NUMBERS = ["duration", "num_candidates", "seed", "guidance_scale", "num_inference_steps",
+const NUMBERS = ["duration", "num_candidates", "keep", "seed", "guidance_scale", "num_inference_steps",
   "temperature", "top_k", "truncation"];
 
 function settings() {
@@ -50,8 +50,9 @@ function busy(on) {
   byId("stop").hidden = !on;
 }
 
-// Run a job to its end, showing every step in the group's cards.
-async function follow(start, title, note, count) {
+// Run a job to its end, showing every step in the group's cards. When only the best of its takes
+// are kept, which ones is known at the end: until then all cards show how far the whole job is.
+async function follow(start, title, note, { takes, keep }) {
   if (running) await stop();
   complain("");
   busy(true);
@@ -61,13 +62,16 @@ async function follow(start, title, note, count) {
   running = mine;
   try {
     mine.job = await start();
-    group = history.open(title, note, count);
+    group = history.open(title, note, keep ?? takes);
     say(`Making ${title}`);
     const finished = [];
     for await (const { event, data } of events(mine.job)) {
       const card = group.cards[data.item];
-      if (event === "progress") card.advance(data.share);
-      if (event === "preview") card.preview(data.image);
+      if (event === "progress") {
+        if (keep == null) card.advance(data.share);
+        else group.cards.forEach((each) => each.advance(data.progress));
+      }
+      if (event === "preview") card?.preview(data.image);
       if (event === "sound") {
         finished.push(card.finish(data.sound).then(() => {
           if (!heard && card.element.dataset.state === "ready") {
@@ -109,7 +113,9 @@ function generate(changes = {}) {
     return Promise.resolve();
   }
   const seconds = `${values.duration} s`;
-  return follow(() => startJob(values), values.prompt, `${seconds} · ${clock()}`, values.num_candidates || 1);
+  const takes = values.num_candidates || 1;
+  const note = values.keep == null ? seconds : `${seconds} · best ${values.keep} of ${takes}`;
+  return follow(() => startJob(values), values.prompt, `${note} · ${clock()}`, { takes, keep: values.keep });
 }
 
 function wireCard(card) {
@@ -140,7 +146,8 @@ function edit(card, { operation, fields }) {
     }
   };
   const title = `${fields.prompt} (${EDITS[operation]})`;
-  follow(start, title, clock(), shared.num_candidates || 1).then(() => window.scrollTo({ top: 0, behavior: "smooth" }));
+  follow(start, title, clock(), { takes: shared.num_candidates || 1 })
+    .then(() => window.scrollTo({ top: 0, behavior: "smooth" }));
 }
 
 async function upload(file) {
@@ -157,12 +164,21 @@ async function upload(file) {
   byId("upload").value = "";
 }
 
+// No more can be kept than are made.
+function boundKeep() {
+  byId("keep").max = byId("takes").value || 1;
+}
+
 function showBundles({ bundles, limits }) {
   const chosen = bundles[0];
   byId("model").textContent = bundles.length > 1 ? "" : chosen.name;
   byId("duration").max = limits.duration;
   byId("duration").value = chosen.defaults.duration;
   byId("takes").max = limits.candidates;
+  const ranks = bundles.some((bundle) => bundle.ranks);
+  byId("keep-field").hidden = !ranks;
+  byId("keep").disabled = !ranks;
+  boundKeep();
   prompt.maxLength = limits.prompt_chars;
   const field = (name) => form.elements.namedItem(name);
   field("guidance_scale").placeholder = chosen.defaults.guidance_scale;
@@ -213,6 +229,7 @@ document.addEventListener("click", (event) => {
   }
 });
 byId("stop").addEventListener("click", stop);
+byId("takes").addEventListener("input", boundKeep);
 byId("duration").addEventListener("input", showDuration);
 byId("upload").addEventListener("change", () => {
   const [file] = byId("upload").files;
@@ -226,7 +243,7 @@ async function openShared() {
   const values = { ...shared, num_candidates: 1 };
   fill(values);
   // Not the form's own values: its duration moves in steps, a shared one need not.
-  await generate(values);
+  await generate({ ...values, keep: undefined });
 }
 window.addEventListener("hashchange", openShared);
 

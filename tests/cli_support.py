@@ -1,0 +1,44 @@
+"""The command line for tests: run as a process, or only asked whether it would take some words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from diffsound.cli.main import build_app, with_verb
+
+# Runs the command line in this process: exit code, stdout, stderr (the fixture `here`).
+Here = Callable[..., tuple[int, str, str]]
+
+RUN = [sys.executable, "-m", "diffsound"]
+
+
+def diffsound(
+    *arguments: str, cwd: Path, stdin: str = "", **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [*RUN, *arguments],
+        cwd=cwd, input=stdin, text=True, capture_output=True, timeout=300, **options,
+    )  # fmt: skip
+
+
+def check_parses(arguments: list[str]) -> None:
+    """Raise unless verbs, options and their values are ones the command line knows."""
+    command = typer.main.get_command(build_app())
+    for leaf in _leaves(command):
+        leaf.callback = lambda **values: None
+    command.main(with_verb(arguments), prog_name="diffsound", standalone_mode=False)
+
+
+def _leaves(command: Any) -> Iterator[Any]:
+    if not hasattr(command, "commands"):
+        yield command
+        return
+    for each in command.commands.values():
+        yield from _leaves(each)
