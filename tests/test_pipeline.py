@@ -175,6 +175,22 @@ def test_ar_bundle_keeps_the_same_contract(tiny_ar_bundle: Bundle) -> None:
     assert np.array_equal(sound.tokens, pipeline("rain", seed=1)[0].tokens)
 
 
+@pytest.mark.parametrize("name", ["tiny_bundle", "tiny_ar_bundle"])
+def test_int8_backend(name: str, request: pytest.FixtureRequest, tmp_path) -> None:
+    """Nearly the same logits, so mostly the same tokens; alone or in a batch all of them."""
+    request.getfixturevalue(name).save_pretrained(tmp_path / "bundle")
+    exact = TextToSound.from_pretrained(tmp_path / "bundle")
+    rough = TextToSound.from_pretrained(tmp_path / "bundle", backend="int8")
+    options = {"duration": 2.0, "seed": 5, "num_candidates": 3}
+    before, after = exact("rain", **options), rough("rain", **options)
+    same = np.mean([np.mean(a.tokens == b.tokens) for a, b in zip(before, after, strict=True)])
+    assert same > 0.7
+    (alone,) = rough("rain", duration=2.0, seed=6)
+    assert np.array_equal(alone.tokens, after[1].tokens)
+    with pytest.raises(InputError, match="runs on the CPU"):
+        TextToSound.from_pretrained(tmp_path / "bundle", backend="int8", device="cuda")
+
+
 def test_fade_edges() -> None:
     faded = fade_edges(torch.ones(1000), 22050)
     assert faded[0] == faded[-1] == 0

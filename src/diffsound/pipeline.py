@@ -97,10 +97,11 @@ class TextToSound:
     ) -> TextToSound:
         """From a folder, a hub id, or (None) the bundle that ships with the package.
 
-        backend: "torch", or "onnx" for a bundle with exported networks (CPU only).
+        backend: "torch"; "int8", faster and a little rougher; or "onnx" for a bundle with
+        exported networks. The latter two run on the CPU only.
         """
-        if backend == "onnx" and torch.device(device).type != "cpu":
-            raise InputError(f"the backend 'onnx' runs on the CPU, not on '{device}'")
+        if backend != "torch" and torch.device(device).type != "cpu":
+            raise InputError(f"the backend '{backend}' runs on the CPU, not on '{device}'")
         bundle = Bundle.from_pretrained(source)
         return cls(bundle, stages=make_stages(bundle, source, backend), device=device, **options)
 
