@@ -45,7 +45,8 @@ Captioner = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
 Backend = Annotated[
-    str | None, typer.Option(help="torch; int8, faster; or onnx, for a bundle with exported networks.")
+    str | None,
+    typer.Option(help="torch; int8, faster; or onnx, for an exported bundle."),
 ]
 Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
 Negative = Annotated[str | None, typer.Option(help="What the sound should not be.")]
