@@ -19,6 +19,7 @@ import torch
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.text.features import TextFeatures
+from target import check
 
 TEXT_TOKENS = 77
 
@@ -56,8 +57,8 @@ def main() -> None:
     count = sum(parameter.numel() for parameter in decoder.parameters())
     print(f"{count:,} parameters, batch {options.batch}, {options.precision}")
     print(f"weights, gradients, moments {16 * count / 1e9:.2f} GB")
-    print(f"peak                        {peak / 1e9:.2f} GB   (at most 16)")
     print(f"step                        {min(seconds):.1f} s")
+    raise SystemExit(0 if check("peak memory, GB", peak / 1e9, at_most=16.0) else 1)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from diffsound.training.logs import read_log
+from target import check
 from train_common import CONFIGS, synthetic_data, untrained_codec
 
 LAUNCH = (
@@ -61,8 +62,9 @@ def main() -> None:
         one = speed(folder / "one", data, [*common, f"train.batch_size={options.batch}"], 1)
         halved = f"train.batch_size={options.batch // 2}"
         two = speed(folder / "two", data, [*common, halved], 2)
-    print(f"two processes / one with two threads: {two / one:.2f}   (at least 0.90)")
-    print(f"({two:.1f} and {one:.1f} clips/s)")
+    print(f"{two:.1f} and {one:.1f} clips/s")
+    good = check("two processes / one with two threads", two / one, at_least=0.9)
+    raise SystemExit(0 if good else 1)
 
 
 if __name__ == "__main__":
