@@ -105,7 +105,8 @@ def main() -> None:
         "this process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     if options.json:
-        print(json.dumps({"seconds": times, "peak_mb": memory}))
+        made = {"sound_seconds": options.seconds, "steps": options.steps}
+        print(json.dumps(made | {"seconds": times, "peak_mb": memory}))
         return
     print(f"{options.seconds:g} s of sound, {options.steps} steps")
     for name, value in times.items():

@@ -9,9 +9,14 @@ Other blocks are not run.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,35 +46,41 @@ def diffsound_lines(block: Block) -> list[str]:
 
 
 class Shell:
-    """A bash that runs one text after the other."""
+    """A bash that runs one text after the other, and ends with all it has started."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._script, self._done = folder / "block.sh", folder / "done"
         self._process = subprocess.Popen(
-            ["bash", "-e"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ["bash", "-e"], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
 
     def run(self, text: str) -> bool:
-        """Whether all of it succeeded; what it prints goes to stdout."""
+        """Whether all of it succeeded."""
+        self._script.write_text(text, encoding="utf-8")
+        self._done.unlink(missing_ok=True)
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{text}\necho \004\n")
+        self._process.stdin.write(f". {self._script} < /dev/null\n: > {self._done}\n")
         self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line == "\004\n":
-                return True
-            print(line, end="", flush=True)
-        return False
+        # Not by reading its output to the end: what runs in the background keeps that open.
+        while not self._done.exists() and self._process.poll() is None:
+            time.sleep(0.02)
+        return self._done.exists()
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
 
 
 def main(page: Path) -> None:
-    shell, names = Shell(), {"__name__": "__main__"}
-    for block in blocks(page):
-        where = f"{page.name}, line {block.line}"
-        print(f"# {where}", flush=True)
-        if block.language == "bash" and not shell.run(block.text):
-            sys.exit(f"{where} failed")
-        if block.language == "python":
-            exec(compile(block.text, where, "exec"), names)
+    names = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Shell(Path(folder))) as shell:
+        for block in blocks(page):
+            where = f"{page.name}, line {block.line}"
+            print(f"# {where}", flush=True)
+            if block.language == "bash" and not shell.run(block.text):
+                sys.exit(f"{where} failed")
+            if block.language == "python":
+                exec(compile(block.text, where, "exec"), names)
 
 
 if __name__ == "__main__":
