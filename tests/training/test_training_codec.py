@@ -18,7 +18,7 @@ import diffsound
 from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
-from diffsound.errors import ConfigError, DataError, InputError
+from diffsound.errors import BundleError, ConfigError, DataError, InputError
 from diffsound.training import checkpoint
 from diffsound.training.export import load_export
 from diffsound.training.lock import run_lock
@@ -73,6 +73,29 @@ def test_logs_say_how_the_codebook_is(whole: Path) -> None:
         assert 0 < entry["used"] <= 1
     assert entries[-1]["kind"] == "valid"
     assert next(e["restarts"] for e in entries if e["kind"] == "train") >= 64  # the first placing
+
+
+def test_a_classifier_can_listen(prepared: Path, tmp_path: Path) -> None:
+    """Only the perceptual term: what the classifier hears comes nearer, without any L1."""
+    ear = tmp_path / "ear"
+    train(
+        "classifier",
+        CONFIGS / "tiny" / "classifier.yaml",
+        prepared,
+        ear,
+        [*QUIET, "train.max_steps=4", "train.validate_steps=4"],
+        quiet=True,
+    )
+    run = tmp_path / "run"
+    listen = (f"loss.perceptual.classifier={ear}", "loss.perceptual.weight=1", "loss.l1=0")
+    run_tiny(prepared, run, *listen, "loss.adversarial=null", "frames=32")
+    heard = [entry["perceptual"] for entry in read_log(run) if entry["kind"] == "train"]
+    assert heard[-1] < 0.9 * heard[0]
+
+
+def test_a_listener_must_know_the_mel(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="codec"):
+        run_tiny(prepared, tmp_path / "run", f"loss.perceptual.classifier={tiny_codec}")
 
 
 def test_draws_originals_over_reconstructions(whole: Path) -> None:

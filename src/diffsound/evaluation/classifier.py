@@ -114,6 +114,15 @@ class Classifier(nn.Module):
         features = self.embed(self._summary(sequence, None)[..., 0])
         return ClassifierOutput(features, self.head(self.dropout(features)), side)
 
+    def maps(self, mel: Tensor) -> list[Tensor]:
+        """The inner maps [B, C, …] of a mel: what a codec's perceptual loss compares."""
+        image = self._standardised(mel)
+        return (
+            self.backbone.maps(image)
+            if isinstance(self.backbone, ResNet)
+            else [self.backbone.middle_of(image)]
+        )
+
     def framewise(self, mel: Tensor) -> Tensor:
         """Mel [B, n_mels, L] to logits over time [B, classes, L'], L' about L / 32 (melception 8).
 

@@ -20,12 +20,14 @@ from diffsound.codec.losses import (
     adversarial_loss,
     discriminator_loss,
     feature_matching_loss,
+    perceptual_loss,
     reconstruction_loss,
 )
 from diffsound.codec.quantizer import codebook_health
 from diffsound.config import Config
 from diffsound.data.augment import AugmentConfig
 from diffsound.data.shards import PreparedData
+from diffsound.evaluation.classifier import Classifier, load_classifier
 from diffsound.training import show
 from diffsound.training.adversarial import AdversarialSchedule
 from diffsound.training.config import RunConfig
@@ -46,6 +48,16 @@ class CodecAdversarial(AdversarialSchedule):
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
 
 
+class CodecPerceptual(Config):
+    """Comparing what a classifier makes of original and reconstruction, level by level.
+
+    classifier: the run of `train classifier`. One that scores the result must be another one.
+    """
+
+    classifier: str
+    weight: NonNegativeFloat = 0.1
+
+
 class CodecLoss(Config):
     """Weights of the codec's loss; those of the codebook terms are the quantizer's own.
 
@@ -55,6 +67,7 @@ class CodecLoss(Config):
 
     l1: NonNegativeFloat = 1.0
     change: NonNegativeFloat = 0.0
+    perceptual: CodecPerceptual | None = None
     adversarial: CodecAdversarial | None = None
 
 
@@ -113,6 +126,11 @@ class CodecStage(Stage):
                 rival.betas,
                 rival.weight_decay,
             )
+        self.listener: Classifier | None = None
+        if config.loss.perceptual is not None:
+            self.listener = load_classifier(config.loss.perceptual.classifier)
+            self.listener.check_mel(config.mel)
+            self.listener.requires_grad_(False)
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
         hop = config.mel.hop_length
@@ -125,6 +143,8 @@ class CodecStage(Stage):
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)
         self.front_end.to(device)
+        if self.listener is not None:
+            self.listener.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         weights = self.config.loss
@@ -139,6 +159,10 @@ class CodecStage(Stage):
             change = reconstruction_loss(rebuilt.diff(dim=-1), mel.diff(dim=-1))
             loss = loss + weights.change * change
             logs["change"] = change
+        if weights.perceptual is not None and self.listener is not None:
+            heard = perceptual_loss(self.listener.maps, rebuilt, mel)
+            loss = loss + weights.perceptual.weight * heard
+            logs["perceptual"] = heard
         strength = self.adversarial.strength(moment) if self.adversarial else 0.0
         if self.adversarial is not None and strength:
             term, more = self._adversarial(self.adversarial, mel, rebuilt, loss)
