@@ -31,6 +31,7 @@ def synthetic_data(folder: Path, clips: int = 96, seconds: float = 2.4) -> Path:
             audio=AudioLocation(path=""),
             captions=(f"noise number {number}", "something falls and rolls away"),
             labels=("noise",),
+            source="esc50",  # configs/small/decoder.yaml looks for clips of this source
             split="valid" if number % 8 == 7 else "train",
             licence="cc0",
         )

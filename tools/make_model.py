@@ -99,6 +99,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
 
     def bundle(name: str, decoder: str, *options: str) -> Step:
         parts = {"codec": "texture", "decoder": decoder, "vocoder": "vocoder-codec"}
+        parts |= {judge: judge for judge in ("captioner", "classifier")}
         runs = [part for key, run in parts.items() for part in (f"--{key}", str(work / run))]
         more = ("--coverage", str(data), "--name", f"{scale.configs}{name.removeprefix('bundle')}")
         out = work / name
