@@ -20,6 +20,10 @@ from docs_runner import blocks, diffsound_lines
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+RECORDINGS = [
+    "rusty gate creaks open", "a dog barks", "rain on a tin roof", "a church bell rings",
+    "glass breaks", "footsteps on gravel", "a car horn", "a bird chirps",
+]  # fmt: skip
 # Run by a test of its own, with a tiny model for seconds instead of half an hour.
 ELSEWHERE = {"docs/own-sounds.md": "tests/training/test_own_sounds_tutorial.py"}
 EXECUTED = [
@@ -34,11 +38,10 @@ def desk(tmp_path: Path) -> Path:
     """A reader's folder: the repository's configs, some recordings, `diffsound` on the path."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "my_sounds").mkdir()
-    for number in range(9):
+    for number, name in enumerate(RECORDINGS):
         time = np.arange(12000) / 22050
         wave = 0.2 * np.sin(2 * np.pi * (200 + 90 * number) * time) * np.exp(-5 * time)
-        name = f"rusty gate creaks open {number:02d}.wav"
-        soundfile.write(tmp_path / "my_sounds" / name, wave, 22050)
+        soundfile.write(tmp_path / "my_sounds" / f"{name}.wav", wave, 22050)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "diffsound"
     command.write_text(f'#!/bin/sh\nexec {shlex.join(RUN)} "$@"\n')
