@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -14,8 +15,11 @@ import numpy as np
 import pytest
 import soundfile
 
+import diffsound
 import docs_runner
 from cli_support import RUN, check_parses
+from diffsound.pipeline import SETTING_NAMES, TextToSound
+from diffsound.sound import Sound
 from docs_runner import blocks, diffsound_lines
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +89,16 @@ def test_files_that_are_named_exist(page: str) -> None:
 def test_every_page_is_reached_from_the_menu() -> None:
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page for page in PAGES[1:] if f" {Path(page).name}" not in menu] == []
+
+
+def test_the_reference_names_the_whole_public_api() -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    methods = [TextToSound.__call__, TextToSound.inpaint, TextToSound.extend, TextToSound.vary]
+    wanted = {*diffsound.__all__, *TextToSound.__init__.__kwdefaults__, *SETTING_NAMES}
+    wanted |= {name for method in methods for name in inspect.signature(method).parameters}
+    wanted |= {name for name in vars(Sound) if not name.startswith("_")}
+    hidden = {"self", "options", "stages"}
+    assert [name for name in sorted(wanted - hidden) if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
