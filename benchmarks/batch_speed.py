@@ -1,6 +1,6 @@
 """`batch` of many prompts against as many single calls in one process.
 
-    python benchmarks/batch_speed.py [--bundle DIR] [--prompts 100] [--seconds 3] [--json out.json] [--quick]
+    python benchmarks/batch_speed.py [--bundle DIR] [--prompts 100] [--seconds 3] [--quick]
 
 Both sides write the same files, which is checked. Three ways of single calls: a warm pipeline
 called once per prompt with all cores; the same with one core; and the command line's `generate`,

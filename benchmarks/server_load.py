@@ -64,8 +64,7 @@ class Load:
 @contextmanager
 def server(bundle: str | None, *options: str) -> Iterator[str]:
     """`diffsound serve` on a free port; gives its address once it is ready."""
-    code = "from diffsound.cli.main import run; run()"
-    command = [sys.executable, "-c", code, "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", "diffsound", "serve", "--port", "0", *options]
     if bundle is not None:
         command += ["-b", bundle]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -24,7 +24,7 @@ from diffsound.files import atomic_write
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.json"
 BENCHMARK = ROOT / "benchmarks" / "text_to_wav.py"
-EVALUATION = "evaluation.json"  # in the bundle's folder: what `diffsound evaluate` found
+EVALUATION = "evaluation.json"  # in the bundle's folder: a report of `diffsound evaluate recognise`
 START, END = "<!-- figures:start -->", "<!-- figures:end -->"
 
 Figures = dict[str, Any]
@@ -36,8 +36,6 @@ def measure() -> Figures:
         [sys.executable, str(BENCHMARK), "--json"], check=True, stdout=subprocess.PIPE, text=True
     )
     benchmark = json.loads(done.stdout)
-    evaluation = resolve(None) / EVALUATION
-    found = json.loads(evaluation.read_text(encoding="utf-8")) if evaluation.is_file() else {}
     return {
         "machine": f"{os.cpu_count()} cores, {_processor()}",
         "sound_seconds": benchmark["sound_seconds"],
@@ -46,7 +44,7 @@ def measure() -> Figures:
         "cold_start_seconds": round(benchmark["seconds"]["text to WAV, cold"], 2),
         "memory_mb": round(benchmark["peak_mb"]["cold process"]),
         "bundle_mb": round(describe(None)["bytes"] / 1e6, 1),
-        "recognition": found.get("recognition"),
+        "recognition": _recognition(resolve(None) / EVALUATION),
     }
 
 
@@ -75,12 +73,20 @@ def with_figures(text: str, figures: Figures) -> str:
     return marked.sub(lambda _: f"{table(figures)}\n", text)
 
 
+def _recognition(report: Path) -> dict[str, float] | None:
+    """The shares of generated and real sounds that the classifier names rightly, if measured."""
+    if not report.is_file():
+        return None
+    rows = json.loads(report.read_text(encoding="utf-8"))["rows"]
+    shares = {name: rows[name]["scores"]["top-1"]["value"] for name in ("generated", "real")}
+    return {name: round(share, 3) for name, share in shares.items()}
+
+
 def _unit(value: float | None, unit: str) -> str | None:
     return None if value is None else f"{value:g} {unit}"
 
 
 def _shares(recognition: dict[str, float] | None) -> str | None:
-    """recognition: shares named by the intended class, `generated` and `real`."""
     if recognition is None:
         return None
     return f"{100 * recognition['generated']:.0f} % ({100 * recognition['real']:.0f} %)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -14,12 +15,19 @@ import numpy as np
 import pytest
 import soundfile
 
+import diffsound
 import docs_runner
 from cli_support import RUN, check_parses
+from diffsound.pipeline import SETTING_NAMES, TextToSound
+from diffsound.sound import Sound
 from docs_runner import blocks, diffsound_lines
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+RECORDINGS = [
+    "rusty gate creaks open", "a dog barks", "rain on a tin roof", "a church bell rings",
+    "glass breaks", "footsteps on gravel", "a car horn", "a bird chirps",
+]  # fmt: skip
 # Run by a test of its own, with a tiny model for seconds instead of half an hour.
 ELSEWHERE = {"docs/own-sounds.md": "tests/training/test_own_sounds_tutorial.py"}
 EXECUTED = [
@@ -34,11 +42,10 @@ def desk(tmp_path: Path) -> Path:
     """A reader's folder: the repository's configs, some recordings, `diffsound` on the path."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "my_sounds").mkdir()
-    for number in range(9):
+    for number, name in enumerate(RECORDINGS):
         time = np.arange(12000) / 22050
         wave = 0.2 * np.sin(2 * np.pi * (200 + 90 * number) * time) * np.exp(-5 * time)
-        name = f"rusty gate creaks open {number:02d}.wav"
-        soundfile.write(tmp_path / "my_sounds" / name, wave, 22050)
+        soundfile.write(tmp_path / "my_sounds" / f"{name}.wav", wave, 22050)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "diffsound"
     command.write_text(f'#!/bin/sh\nexec {shlex.join(RUN)} "$@"\n')
@@ -82,6 +89,16 @@ def test_files_that_are_named_exist(page: str) -> None:
 def test_every_page_is_reached_from_the_menu() -> None:
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page for page in PAGES[1:] if f" {Path(page).name}" not in menu] == []
+
+
+def test_the_reference_names_the_whole_public_api() -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    methods = [TextToSound.__call__, TextToSound.inpaint, TextToSound.extend, TextToSound.vary]
+    wanted = {*diffsound.__all__, *TextToSound.__init__.__kwdefaults__, *SETTING_NAMES}
+    wanted |= {name for method in methods for name in inspect.signature(method).parameters}
+    wanted |= {name for name in vars(Sound) if not name.startswith("_")}
+    hidden = {"self", "options", "stages"}
+    assert [name for name in sorted(wanted - hidden) if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_site_builds(tmp_path: Path) -> None:

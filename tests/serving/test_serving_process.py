@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,11 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cli_support import RUN
 from diffsound.cli.serve import read_keys
 from diffsound.errors import ConfigError
 from serving_support import WatchedPipeline, live_server, make_app
-
-COMMAND = [sys.executable, "-c", "from diffsound.cli.main import run; run()"]
 
 
 @contextmanager
@@ -30,7 +28,7 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`diffsound serve` on a free port, and its address."""
     environment = {**os.environ, "DIFFSOUND_API_KEYS": ""}
     process = subprocess.Popen(
-        [*COMMAND, *arguments, "--port", "0"],
+        [*RUN, *arguments, "--port", "0"],
         stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     assert process.stderr is not None
@@ -110,7 +108,7 @@ def test_hanging_up_cancels(watched: WatchedPipeline) -> None:
     ],
 )
 def test_refusals_at_the_start(arguments: tuple[str, ...], message: str) -> None:
-    result = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*RUN, *arguments], capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
@@ -122,7 +120,7 @@ def test_a_taken_port(tiny_folder: Path) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         result = subprocess.run(
-            [*COMMAND, "serve", "-b", str(tiny_folder), "--port", port],
+            [*RUN, "serve", "-b", str(tiny_folder), "--port", port],
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     assert result.returncode == 2

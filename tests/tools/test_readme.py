@@ -55,6 +55,17 @@ def test_the_table_says_what_was_measured_and_nothing_else(figures: ModuleType) 
     assert "3.9 s" in shown
 
 
+def test_recognition_is_read_from_the_bundles_report(figures: ModuleType, tmp_path: Path) -> None:
+    assert figures._recognition(tmp_path / "evaluation.json") is None
+    rows = {
+        name: {"scores": {"top-1": {"value": value}}}
+        for name, value in (("generated", 0.31416), ("real", 0.62), ("codec", 0.5))
+    }
+    (tmp_path / "evaluation.json").write_text(json.dumps({"rows": rows}))
+    found = figures._recognition(tmp_path / "evaluation.json")
+    assert found == {"generated": 0.314, "real": 0.62}
+
+
 def test_a_readme_without_marks_is_refused(figures: ModuleType) -> None:
     with pytest.raises(SystemExit, match="figures:start"):
         figures.with_figures("# Diffsound", MEASURED)

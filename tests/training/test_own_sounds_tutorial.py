@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
+from cli_support import RUN
 from diffsound.bundle import Bundle
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-sounds.md"
@@ -30,8 +30,7 @@ def test_the_tutorial(tiny_folder: Path, tmp_path: Path) -> None:
         "finetune --data", f"finetune {shlex.quote(str(tiny_folder))} --data"
     )
     commands = commands.replace("--minutes 30", "--minutes 0.02")
-    run = shlex.join([sys.executable, "-c", "from diffsound.cli.main import run; run()"])
-    script = f'set -e\ndiffsound() {{ {run} "$@"; }}\n{commands}'
+    script = f'set -e\ndiffsound() {{ {shlex.join(RUN)} "$@"; }}\n{commands}'
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "9 sounds, 1 of them kept to check by" in done.stderr

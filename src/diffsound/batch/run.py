@@ -235,6 +235,8 @@ def _first_and_again(
         if attempt is None:
             again = {failure.line for failure in failed}
             attempt = [request for request in requests if request.line in again]
+        if not attempt:  # no engine is started for nothing
+            break
         failed = []
         for outcome in run(maker, attempt):
             manifest.append(folder, outcome.made)
@@ -264,8 +266,6 @@ def _runner(engine: str, workers: int | None, address: str | None, device: str) 
         count, together = workers or 1, _TOGETHER["accelerator"]
 
     def run(maker: Maker, requests: Sequence[Request]) -> Iterator[Outcome]:
-        if not requests:
-            return
         # Loaded before the lanes open: by all of them at once it would be loaded many times.
         load_pipeline(maker.bundle, maker.device, maker.backend)
         lanes = Lanes(min(count, len(requests)))
