@@ -15,17 +15,10 @@ from typer.testing import CliRunner
 from diffsound.cli.evaluate import app
 from diffsound.data.titles import phrase_table
 from diffsound.errors import ConfigError, DataError, InputError
+from diffsound.evaluation.class_scores import balanced, confusion, hits, spread
 from diffsound.evaluation.features import FeatureSet
 from diffsound.evaluation.prompts import read_prompts
-from diffsound.evaluation.recognise import (
-    RecogniseSettings,
-    balanced,
-    confusion,
-    hits,
-    parse_settings,
-    recognise,
-    spread,
-)
+from diffsound.evaluation.recognise import RecogniseSettings, parse_settings, recognise
 
 SETTINGS = RecogniseSettings(per_class=2, seconds=0.5, sampling={"num_inference_steps": 2})
 PROMPTS = """

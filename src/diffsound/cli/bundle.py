@@ -72,13 +72,14 @@ def build(
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
 ) -> None:
     """Join finished training runs into a bundle."""
-    from diffsound.cli.options import given
+    from diffsound.judges import JUDGES
     from diffsound.training.assemble import build as run
 
+    runs = zip(JUDGES, (captioner, classifier), strict=True)
     bundle = run(
         out, codec, decoder, vocoder,
         name=name, card=card, defaults=default or [],
-        judges=given(captioner=captioner, classifier=classifier), half=half,
+        judges={kind: judge for kind, judge in runs if judge is not None}, half=half,
     )  # fmt: skip
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")
