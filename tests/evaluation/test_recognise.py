@@ -199,6 +199,9 @@ def test_shares_count_every_class_the_same() -> None:
     assert score.value == pytest.approx((0.75 + 1.0) / 2)
     assert score.low is not None
     assert score.low < score.value <= score.high
+    lonely = balanced(np.array([True, False] * 10), np.arange(20), "top-1")
+    assert lonely.low is not None
+    assert lonely.low < 0.4 < 0.6 < lonely.high, "one clip a class is not certainty"
     table = confusion(_set(logits, logits), targets, [0, 2])
     assert table.tolist() == [[3, 1, 0], [0, 0, 1]]
 

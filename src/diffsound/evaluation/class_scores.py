@@ -23,10 +23,12 @@ def balanced(right: np.ndarray, targets: np.ndarray, name: str, seed: int = 0) -
     _, place = np.unique(targets, return_inverse=True)
     count = np.bincount(place)
     share = np.bincount(place, weights=right) / count
-    # Drawing a class's clips anew is drawing how many of them are hits.
-    drawn = np.random.default_rng(seed).binomial(count, share, size=(RESAMPLES, len(count)))
+    # Classes are drawn anew, and then clips within each: how many of them are hits.
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(count), size=(RESAMPLES, len(count)))
+    means = (rng.binomial(count[drawn], share[drawn]) / count[drawn]).mean(axis=1)
     tail = (1 - LEVEL) / 2
-    low, high = np.quantile((drawn / count).mean(axis=1), (tail, 1 - tail))
+    low, high = np.quantile(means, (tail, 1 - tail))
     return Score(name, float(share.mean()), "higher", float(low), float(high))
 
 

@@ -138,7 +138,7 @@ def recognise(
             "sentences": len(asked.sentences),
             "settings": settings.model_dump(mode="json"),
             "averaged": "over classes, each class counting the same",
-            "interval": f"{LEVEL:.0%}, bootstrap over the clips of each class",
+            "interval": f"{LEVEL:.0%}, bootstrap over classes and the clips of each",
             "left_out": asked.left_out,
         }
         | bench.protocol(settings.sampling),
