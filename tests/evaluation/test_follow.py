@@ -24,11 +24,11 @@ from diffsound.evaluation.follow import (
     Task,
     Verdict,
     follow,
-    joined,
     judge,
     make_tasks,
     parse_settings,
 )
+from diffsound.evaluation.prompts import joined
 from diffsound.evaluation.windows import Heard, listen
 from metric_support import RATE, sound
 

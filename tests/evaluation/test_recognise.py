@@ -15,17 +15,10 @@ from typer.testing import CliRunner
 from diffsound.cli.evaluate import app
 from diffsound.data.titles import phrase_table
 from diffsound.errors import ConfigError, DataError, InputError
+from diffsound.evaluation.class_scores import balanced, confusion, hits, spread
 from diffsound.evaluation.features import FeatureSet
 from diffsound.evaluation.prompts import read_prompts
-from diffsound.evaluation.recognise import (
-    RecogniseSettings,
-    balanced,
-    confusion,
-    hits,
-    parse_settings,
-    recognise,
-    spread,
-)
+from diffsound.evaluation.recognise import RecogniseSettings, parse_settings, recognise
 
 SETTINGS = RecogniseSettings(per_class=2, seconds=0.5, sampling={"num_inference_steps": 2})
 PROMPTS = """
@@ -206,6 +199,9 @@ def test_shares_count_every_class_the_same() -> None:
     assert score.value == pytest.approx((0.75 + 1.0) / 2)
     assert score.low is not None
     assert score.low < score.value <= score.high
+    lonely = balanced(np.array([True, False] * 10), np.arange(20), "top-1")
+    assert lonely.low is not None
+    assert lonely.low < 0.4 < 0.6 < lonely.high, "one clip a class is not certainty"
     table = confusion(_set(logits, logits), targets, [0, 2])
     assert table.tolist() == [[3, 1, 0], [0, 0, 1]]
 

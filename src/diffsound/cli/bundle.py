@@ -85,9 +85,10 @@ def build(
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
 ) -> None:
     """Join finished training runs into a bundle."""
-    from diffsound.cli.options import given
+    from diffsound.judges import JUDGES
     from diffsound.training.assemble import build as run
 
+    runs = zip(JUDGES, (captioner, classifier), strict=True)
     bundle = run(
         out,
         codec,
@@ -96,7 +97,7 @@ def build(
         name=name,
         card=card,
         defaults=default or [],
-        judges=given(captioner=captioner, classifier=classifier),
+        judges={kind: judge for kind, judge in runs if judge is not None},
         coverage=coverage,
         half=half,
     )

@@ -19,21 +19,25 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from diffsound.audio.io import resample, write_audio
+from diffsound.audio.io import write_audio
 from diffsound.config import Config, parse_config
-from diffsound.data import scene_effects
-from diffsound.data.augment import decibels
-from diffsound.data.english import Phrase, phrase_of
 from diffsound.data.loaders import item_rng
 from diffsound.data.shards import PreparedData
 from diffsound.data.soundscape import Scene, SceneConfig, SceneMixer
-from diffsound.data.titles import phrase_table
 from diffsound.errors import DataError
 from diffsound.evaluation.bootstrap import LEVEL, bootstrap_mean
-from diffsound.evaluation.cleanliness import third_octaves, tilt
 from diffsound.evaluation.clips import FileClip
 from diffsound.evaluation.feature_cache import FeatureCache
 from diffsound.evaluation.follow_report import write_html
+from diffsound.evaluation.near_and_far import (
+    choose_events,
+    clips_of_label,
+    distance,
+    generated_pairs,
+    true_pairs,
+    write_near_and_far,
+)
+from diffsound.evaluation.prompts import joined
 from diffsound.evaluation.score import Score
 from diffsound.evaluation.sets import Example, Progress, make_folder, write_generated, write_json
 from diffsound.evaluation.setup import Setup, check_same, set_up
@@ -42,7 +46,6 @@ from diffsound.evaluation.windows import Heard, listen
 REPORT = "report.json"
 # How two events are joined, and whether that says which is first.
 JOINS = {"then": True, "while": False, "followed by": True, "before": True}
-FAR = "in the distance"
 
 
 class FollowSettings(Config):
@@ -104,7 +107,11 @@ def follow(
     """Generate, mix, listen, write OUT/report.json and report.html; returns the report."""
     settings = settings or FollowSettings()
     bench = set_up(bundle, data, out, classifier=classifier, device=device)
-    labels = [name for name in bench.judge.config.labels if _clips(bench.data, settings, name)]
+    labels = [
+        name
+        for name in bench.judge.config.labels
+        if clips_of_label(bench.data, settings.split, name)
+    ]
     if len(labels) < 2:
         raise DataError(
             f"two events need two classes of the classifier with clips in the '{settings.split}' "
@@ -112,14 +119,16 @@ def follow(
         )
     tasks = make_tasks(labels, settings.prompts, settings.seed)
     check_same(bench.out, settings.model_dump(mode="json") | bench.fixed())
-    far = _distant_texts(labels, settings)
+    far = choose_events(labels, settings.distant, settings.seed)
+    making: dict[str, Any] = {
+        "seconds": settings.seconds,
+        "seed": settings.seed,
+        "sampling": settings.sampling,
+        "progress": progress,
+    }
     texts = [Example(task.id, task.text, (task.text,)) for task in tasks]
-    write_generated(
-        bench.out / "generated", bench.pipeline, texts,
-        samples=1, seconds=settings.seconds, seed=settings.seed,
-        sampling=settings.sampling, progress=progress,
-    )  # fmt: skip
-    _write_distant(bench, far, settings, progress)
+    write_generated(bench.out / "generated", bench.pipeline, texts, samples=1, **making)
+    write_near_and_far(bench, far, **making)
     truth = _write_scenes(bench, tasks, settings)
     with FeatureCache(bench.out / "features.sqlite") as cache:
         heard = {
@@ -132,31 +141,37 @@ def follow(
             }
             for row, end in (("scenes", ""), ("generated", ".0"))
         }  # fmt: skip
-    # Every sound by the next text's events: what is "found" in sounds made for something else.
-    others = dict(zip((task.id for task in tasks), [*tasks[1:], tasks[0]], strict=True))
-    verdicts = {
-        "scenes": [judge(heard["scenes"][task.id], truth[task.id], settings.top) for task in tasks],
-        "generated": [judge(heard["generated"][task.id], task, settings.top) for task in tasks],
-        "chance": [
-            judge(heard["generated"][task.id], others[task.id], settings.top) for task in tasks
-        ],
+    # By chance: every sound by the next text's events, for which it was not made.
+    asked = {
+        "scenes": ("scenes", truth),
+        "generated": ("generated", tasks),
+        "chance": ("generated", [*tasks[1:], tasks[0]]),
+    }
+    judged = {
+        row: [
+            (other, judge(heard[of][task.id], other, settings.top))
+            for task, other in zip(tasks, others, strict=True)
+        ]
+        for row, (of, others) in asked.items()
     }
     report = {
         "title": bench.pipeline.bundle.config.name,
-        "rows": {row: _row(tasks, found, settings.seed) for row, found in verdicts.items()},
+        "rows": {row: _row(found, settings.seed) for row, found in judged.items()},
         "false_alarms": {
             row: _false_alarms(tasks, found, settings.top) for row, found in heard.items()
         },
         "distance": {
-            "generated": _distance(_distant_pairs(bench, far), settings.seed),
-            "scenes": _distance(_true_pairs(bench, far, settings), settings.seed),
+            "generated": distance(generated_pairs(bench, far), settings.seed),
+            "scenes": distance(
+                true_pairs(bench, far, settings.split, settings.seed), settings.seed
+            ),
         },
         "tasks": [
             {"id": task.id, "text": task.text, "first": task.first, "second": task.second}
             | {"heard": list(_names(heard["generated"][task.id], settings.top))}
             | {"first_present": found.first, "second_present": found.second}
             | {"in_order": found.in_order if task.ordered else None}
-            for task, found in zip(tasks, verdicts["generated"], strict=True)
+            for task, found in judged["generated"]
         ],
         "protocol": {
             "present": f"among the {settings.top} likeliest classes of any audible window of "
@@ -187,21 +202,6 @@ def make_tasks(labels: Sequence[str], count: int, seed: int = 0) -> list[Task]:
     return tasks
 
 
-def joined(first: str, second: str, join: str) -> str:
-    """Two classes in one sentence: "a dog barks, then rain falls"."""
-    a, b = event(first), event(second)
-    stated = a.statements and b.statements and join != "followed by"
-    one, other = (a.statements[0], b.statements[0]) if stated else (a.noun, b.noun)
-    return f"{one}, then {other}" if join == "then" else f"{one} {join} {other}"
-
-
-def event(label: str) -> Phrase:
-    """A class as statement and as thing heard, in the wording of captions if they know it."""
-    entry = phrase_table("esc50").get(label)
-    phrases = [phrase_of(text) for text in (entry["say"] if entry else [f"the sound of {label}"])]
-    return next((phrase for phrase in phrases if phrase.statements), phrases[0])
-
-
 def judge(heard: Heard, task: Task, top: int) -> Verdict:
     """Whether a task's events are in what was heard."""
     present = heard.present(top)
@@ -212,24 +212,23 @@ def judge(heard: Heard, task: Task, top: int) -> Verdict:
     return Verdict(first, second, in_order)
 
 
-def _row(tasks: Sequence[Task], verdicts: Sequence[Verdict], seed: int) -> dict[str, Any]:
+def _row(judged: Sequence[tuple[Task, Verdict]], seed: int) -> dict[str, Any]:
     """Shares over all tasks, and by join."""
-    ordered = [found for task, found in zip(tasks, verdicts, strict=True) if task.ordered]
-    shares = {
+    verdicts = [found for _, found in judged]
+    ordered = [found for task, found in judged if task.ordered]
+    shares: dict[str, list[float]] = {
         "both present": [found.both for found in verdicts],
         "an event present": [(found.first + found.second) / 2 for found in verdicts],
         "both, in order": [found.in_order is True for found in ordered],
         "in order, if both": [found.in_order is True for found in ordered if found.both],
     }
+    joins: dict[str, list[bool]] = {}
+    for task, found in judged:
+        joins.setdefault(task.join, []).append(found.both)
     return {
         "scores": {name: _share(name, values, seed) for name, values in shares.items()},
         "clips": len(verdicts),
-        "joins": {
-            join: float(
-                np.mean([f.both for t, f in zip(tasks, verdicts, strict=True) if t.join == join])
-            )
-            for join in dict.fromkeys(task.join for task in tasks)
-        },
+        "joins": {join: float(np.mean(found)) for join, found in joins.items()},
     }
 
 
@@ -256,22 +255,17 @@ def _names(heard: Heard, top: int) -> list[str]:
     return sorted(heard.present(top), key=heard.surest)
 
 
-def _clips(data: PreparedData, settings: FollowSettings, label: str) -> list[int]:
-    found = data.where(split=settings.split, labels=[label])
-    return [i for i in found if data.records[i].labels == (label,)]
-
-
-def _write_scenes(bench: Setup, tasks: Sequence[Task], settings: FollowSettings) -> dict[str, Task]:
+def _write_scenes(bench: Setup, tasks: Sequence[Task], settings: FollowSettings) -> list[Task]:
     """Mix OUT/scenes/ID.wav of each task's classes; returns the tasks as they truly sound.
 
     Mixing is cheap and a pure function of the seed, so only the files are kept.
     """
     folder = make_folder(bench.out / "scenes")
-    truth = {}
+    truth = []
     for number, task in enumerate(tasks):
         scene = _scene(bench.data, task, settings, number)
         first, second = (event.label for event in sorted(scene.events, key=lambda e: e.onset))
-        truth[task.id] = Task(task.id, scene.captions[0], task.join, first, second)
+        truth.append(Task(task.id, scene.captions[0], task.join, first, second))
         path = folder / f"{task.id}.wav"
         if not path.exists():
             write_audio(path, scene.wave, bench.data.index.mel.sample_rate)
@@ -283,85 +277,11 @@ def _scene(data: PreparedData, task: Task, settings: FollowSettings, number: int
         seconds=settings.seconds, events=(2, 2), background=0, distance=0, repetition=0,
         together=0.0 if task.ordered else 1.0,
     )  # fmt: skip
-    clips = [i for name in (task.first, task.second) for i in _clips(data, settings, name)]
+    clips = [
+        i for name in (task.first, task.second) for i in clips_of_label(data, settings.split, name)
+    ]
     mixer = SceneMixer(data, clips, config, sample_rate=data.index.mel.sample_rate)
     return mixer.scene(item_rng(settings.seed, 0, number))
-
-
-def _distant_texts(labels: Sequence[str], settings: FollowSettings) -> list[tuple[str, str]]:
-    """(label, statement) of the classes that are asked for near and far."""
-    order = np.random.default_rng(settings.seed).permutation(len(labels))
-    chosen = [labels[i] for i in order[: settings.distant]]
-    return [(label, (event(label).statements or (event(label).noun,))[0]) for label in chosen]
-
-
-def _write_distant(
-    bench: Setup,
-    far: Sequence[tuple[str, str]],
-    settings: FollowSettings,
-    progress: Progress | None,
-) -> None:
-    """OUT/near and OUT/far: the same ids, so the same seeds, with and without the distance."""
-    for folder, end in (("near", ""), ("far", f" {FAR}")):
-        texts = [Example(f"far-{i:03d}", text + end, (text,)) for i, (_, text) in enumerate(far)]
-        write_generated(
-            bench.out / folder, bench.pipeline, texts,
-            samples=1, seconds=settings.seconds, seed=settings.seed,
-            sampling=settings.sampling, progress=progress,
-        )  # fmt: skip
-
-
-Pair = tuple[np.ndarray, np.ndarray, int]  # near, far, rate
-
-
-def _distant_pairs(bench: Setup, far: Sequence[tuple[str, str]]) -> list[Pair]:
-    rate = bench.pipeline.sample_rate
-    folders = (bench.out / "near", bench.out / "far")
-    names = [f"far-{i:03d}.0" for i in range(len(far))]
-    return [
-        (*(FileClip(name, folder / f"{name}.wav").wave(rate) for folder in folders), rate)  # type: ignore[misc]
-        for name in names
-    ]
-
-
-def _true_pairs(
-    bench: Setup, far: Sequence[tuple[str, str]], settings: FollowSettings
-) -> list[Pair]:
-    """A held-out clip of each class, and it as the mixer sends it into the distance."""
-    rate, own = bench.pipeline.sample_rate, bench.data.index.mel.sample_rate
-    pairs = []
-    for number, (label, _) in enumerate(far):
-        rng = item_rng(settings.seed, 1, number)
-        clip = int(rng.choice(_clips(bench.data, settings, label)))
-        wave = resample(bench.data.wave(clip), own, rate)
-        away = scene_effects.distant(wave, rate, round(0.4 * rate), rng)
-        quieter = np.float32(decibels(-SceneConfig().distance_db))
-        pairs.append((wave, away * quieter, rate))
-    return pairs
-
-
-def _distance(pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
-    """How much quieter and duller the far one of each pair is."""
-    level = [_level(far, rate) - _level(near, rate) for near, far, rate in pairs]
-    slope = [
-        tilt(third_octaves(far, rate)) - tilt(third_octaves(near, rate))
-        for near, far, rate in pairs
-    ]
-    found: dict[str, Any] = {"pairs": len(pairs)}
-    for name, values in (("level_db", level), ("tilt_db_per_octave", slope)):
-        interval = bootstrap_mean(np.asarray(values), seed=seed) if len(values) > 1 else None
-        found[name] = {
-            "mean": float(np.mean(values)) if values else None,
-            "low": None if interval is None else interval.low,
-            "high": None if interval is None else interval.high,
-        }
-    both = [quiet < 0 and dull < 0 for quiet, dull in zip(level, slope, strict=True)]
-    found["quieter_and_duller"] = float(np.mean(both)) if both else None
-    return found
-
-
-def _level(wave: np.ndarray, rate: int) -> float:
-    return 20 * float(np.log10(max(scene_effects.active_rms(wave, rate), 1e-5)))
 
 
 def parse_settings(values: Mapping[str, Any]) -> FollowSettings:

@@ -101,7 +101,8 @@ def _examples(out: Path, report: Mapping[str, Any]) -> str:
 def _share(score: Mapping[str, Any]) -> str:
     if score["value"] is None:
         return "not available"
-    return f"{score['value']:.0%} ({_percent(score['low'])} to {_percent(score['high'])})"
+    interval = "" if score["low"] is None else f" ({score['low']:.0%} to {score['high']:.0%})"
+    return f"{score['value']:.0%}{interval}"
 
 
 def _percent(value: float | None) -> str:

@@ -24,14 +24,14 @@ from diffsound.config import Config, parse_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
 from diffsound.evaluation import cleanliness
-from diffsound.evaluation.bootstrap import LEVEL, RESAMPLES
+from diffsound.evaluation.bootstrap import LEVEL
+from diffsound.evaluation.class_scores import balanced, confusion, hits, spread
 from diffsound.evaluation.clips import FileClip
 from diffsound.evaluation.compare import softmax
 from diffsound.evaluation.feature_cache import FeatureCache
 from diffsound.evaluation.features import FeatureSet, extract
 from diffsound.evaluation.prompts import read_prompts
 from diffsound.evaluation.recognise_report import write_confusion, write_html
-from diffsound.evaluation.score import Score
 from diffsound.evaluation.sets import (
     Example,
     Progress,
@@ -121,7 +121,7 @@ def recognise(
         row: np.array([names[row][name] for name in found.ids], dtype=int)
         for row, found in heard.items()
     }
-    report = {
+    report: dict[str, Any] = {
         "title": bench.pipeline.bundle.config.name,
         "rows": {
             row: {"scores": _scores(heard[row], targets[row], settings.seed), "clips": len(found)}
@@ -138,7 +138,7 @@ def recognise(
             "sentences": len(asked.sentences),
             "settings": settings.model_dump(mode="json"),
             "averaged": "over classes, each class counting the same",
-            "interval": f"{LEVEL:.0%}, bootstrap over the clips of each class",
+            "interval": f"{LEVEL:.0%}, bootstrap over classes and the clips of each",
             "left_out": asked.left_out,
         }
         | bench.protocol(settings.sampling),
@@ -227,51 +227,6 @@ def make_sets(
     }
 
 
-def hits(logits: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
-    """Whether each clip's class is among the k likeliest: logits [N, classes] -> bool [N]."""
-    best = np.argsort(-np.asarray(logits), axis=1, kind="stable")[:, :k]
-    return np.asarray((best == targets[:, None]).any(axis=1))
-
-
-def balanced(right: np.ndarray, targets: np.ndarray, name: str, seed: int = 0) -> Score:
-    """The mean over classes of the share of hits, with its interval; right bool [N]."""
-    _, place = np.unique(targets, return_inverse=True)
-    count = np.bincount(place)
-    share = np.bincount(place, weights=right) / count
-    # Drawing a class's clips anew is drawing how many of them are hits.
-    drawn = np.random.default_rng(seed).binomial(count, share, size=(RESAMPLES, len(count)))
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile((drawn / count).mean(axis=1), (tail, 1 - tail))
-    return Score(name, float(share.mean()), "higher", float(low), float(high))
-
-
-def spread(
-    real: FeatureSet, real_of: np.ndarray, made: FeatureSet, made_of: np.ndarray
-) -> dict[str, Any]:
-    """Mean distance of two sounds of a class over that of two real clips of it, by classes.
-
-    1: as varied as real clips; 0: always the same sound. Features are divided by their deviation
-    over the real clips. Classes with fewer than two clips on either side do not count.
-    """
-    scale = 1.0 / np.maximum(np.asarray(real.features).std(axis=0), 1e-6)
-    ratios = []
-    for place in np.unique(made_of):
-        ours = _mean_distance(made.features[made_of == place] * scale)
-        theirs = _mean_distance(real.features[real_of == place] * scale)
-        if ours is not None and theirs:
-            ratios.append(ours / theirs)
-    return {"ratio": float(np.mean(ratios)) if ratios else None, "classes": len(ratios)}
-
-
-def confusion(found: FeatureSet, targets: np.ndarray, classes: Sequence[int]) -> np.ndarray:
-    """How often each of the classes was heard as each label: int [classes, labels]."""
-    counts = np.zeros((len(classes), found.logits.shape[1]), dtype=int)
-    rows = {place: row for row, place in enumerate(classes)}
-    for target, guess in zip(targets, np.argmax(found.logits, axis=1), strict=True):
-        counts[rows[target], guess] += 1
-    return counts
-
-
 def _scores(found: FeatureSet, targets: np.ndarray, seed: int) -> dict[str, Any]:
     return {
         f"top-{k}": balanced(hits(found.logits, targets, k), targets, f"top-{k}", seed).to_json()
@@ -335,7 +290,7 @@ def _clips(asked: Asked, found: FeatureSet) -> list[dict[str, Any]]:
 def _confusions(asked: Asked, found: FeatureSet, targets: np.ndarray) -> list[dict[str, Any]]:
     """The pairs most often confused: asked for, heard as, how often."""
     counts = confusion(found, targets, asked.classes)
-    pairs = [
+    pairs: list[dict[str, Any]] = [
         {"asked": asked.labels[place], "heard": asked.labels[guess], "times": int(times)}
         for place, line in zip(asked.classes, counts, strict=True)
         for guess, times in enumerate(line)
@@ -368,14 +323,6 @@ def _counts(labels: Sequence[str], guesses: np.ndarray) -> dict[str, int]:
     places, counts = np.unique(guesses, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return {labels[places[i]]: int(counts[i]) for i in order}
-
-
-def _mean_distance(features: np.ndarray) -> float | None:
-    """Mean Euclidean distance of two different rows of [N, D]; None for fewer than two."""
-    if len(features) < 2:
-        return None
-    apart = np.linalg.norm(features[:, None] - features[None], axis=2)
-    return float(apart.sum() / (len(features) * (len(features) - 1)))
 
 
 def parse_settings(values: Mapping[str, Any]) -> RecogniseSettings:

@@ -88,12 +88,14 @@ def _ratios(report: Mapping[str, Any]) -> str:
         for row, ratio in report["ratios"].items()
     ]
     spread = report["spread"]
-    return (
-        "<h2>As a share of real clips</h2>"
-        + plain_table(["", *names], lines)
-        + f"<p>Two sounds of a class differ {_number(spread['ratio'])} times as much as two real "
-        f"clips of it do (mean of {spread['classes']} classes; 1 is as varied as real).</p>"
-    )
+    varied = "No class has two sounds and two real clips: how varied they are is not known."
+    if spread["ratio"] is not None:
+        varied = (
+            f"Two sounds of a class differ {spread['ratio']:.2f} times as much as two real clips "
+            f"of it do (mean of {spread['classes']} classes; 1 is as varied as real)."
+        )
+    table = plain_table(["", *names], lines)
+    return f"<h2>As a share of real clips</h2>{table}<p>{varied}</p>"
 
 
 def _cleanliness(rows: Mapping[str, Mapping[str, Any]]) -> str:
