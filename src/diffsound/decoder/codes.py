@@ -59,9 +59,8 @@ class ColumnLogits(nn.Module):
             projected = projected[:, :, rows]
         if self.codes is None:
             return projected
-        codes, bias = self.codes, self.bias
-        if rows is not None:
-            codes, bias = codes[rows], bias[rows]
+        every = slice(None) if rows is None else rows
+        codes, bias = self.codes[every], self.bias[every]
         by_row = projected.flatten(0, 1).transpose(0, 1)  # [F', B*L', code width]
         logits = torch.baddbmm(bias.to(by_row.dtype), by_row, codes.to(by_row.dtype))
         return logits.transpose(0, 1).unflatten(0, x.shape[:2])

@@ -100,8 +100,8 @@ def ancestral(
             drawn, moving = tokens.clone(), (later > earlier).nonzero().flatten()
             if len(moving):
                 p_x0 = shaped(predict(tokens, t, moving))
-                between = (times[moving].expand(len(tokens), -1) for times in (later, earlier))
-                probs = reverse_probs(p_x0, tokens[:, moving], *between, schedule)
+                t_rows, s_rows = (v[moving].expand(len(tokens), -1) for v in (later, earlier))
+                probs = reverse_probs(p_x0, tokens[:, moving], t_rows, s_rows, schedule)
                 drawn[:, moving] = draw_categorical(probs, noise[:, moving])
         tokens = _place(drawn, known, keep)
         if callback is not None:
