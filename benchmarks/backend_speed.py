@@ -96,13 +96,14 @@ def measure(
     frames = round(seconds * mel.sample_rate / mel.hop_length)
     columns = -(-frames // bundle.codec.time_stride)
     decoder = bundle.decoder
+    middle = bundle.config.decoder.model.timesteps // 2
     tokens = torch.randint(0, decoder.codebook_size + 1, (1, decoder.rows, columns))
     features = torch.randn(2, 9, decoder.text_dim)
     text = TextFeatures(features, torch.ones(2, 9, dtype=torch.bool), features.mean(1))
 
     def step(predict: Predictor) -> Callable[[], object]:
-        predict.prepare([50])
-        return lambda: predict(tokens, 50)
+        predict.prepare([middle])
+        return lambda: predict(tokens, middle)
 
     pair = text[:1], text[1:], 3.0
     steps = {"torch": step(Predictor(decoder.transformer, *pair))}

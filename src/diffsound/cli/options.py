@@ -138,15 +138,17 @@ class MakingOptions(ModelOptions, WritingOptions, SamplingOptions, TakeOptions):
     """All that every way of making a sound can be told; help shows the last base's fields first."""
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options the user actually set."""
+def given(**options: Any) -> dict[Any, Any]:
+    """The options the user actually set, by name; a name may be a literal type where it goes."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Show the fields of a command's groups as options of its own, and gather them again."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
-    groups = {p.name: p.annotation for p in parameters if is_dataclass(p.annotation)}
+    groups: dict[str, Any] = {
+        p.name: p.annotation for p in parameters if is_dataclass(p.annotation)
+    }
 
     @functools.wraps(command)
     def gathered(**values: Any) -> None:
