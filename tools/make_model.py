@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOURS = {
     "prepare": 0.1,
     "codec": 3.0,
+    "listener": 0.3,
     "texture": 2.5,
     "vocoder": 2.5,
     "vocoder-codec": 2.0,
@@ -111,9 +112,11 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
     defaults = [part for value in scale.defaults for part in ("--default", value)]
     card = () if scale.card is None else ("--card", str(scale.card))
     yield train("codec", "codec", ["codec"])
+    yield train("listener", "classifier", ["listener", "classifier"])
     yield train(
-        "texture", "codec", ["codec-texture", "codec"], f"init={codec}", "freeze_tokens=true"
-    )
+        "texture", "codec", ["codec-texture", "codec"],
+        f"init={codec}", "freeze_tokens=true", f"loss.perceptual.classifier={work / 'listener'}",
+    )  # fmt: skip
     yield train("vocoder", "vocoder", ["vocoder"])
     yield train(
         "vocoder-codec", "vocoder", ["vocoder-codec", "vocoder"],
