@@ -80,7 +80,7 @@ class GenerationDefaults(Config):
     sampler: SamplerName = "ancestral"
     num_inference_steps: int | None = 25
     guidance_scale: float = 1.0
-    guidance_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    guided_share: float = Field(default=1.0, ge=0.0, le=1.0)
     temperature: float = 1.0
     truncation: float = 1.0
     top_k: int | None = None

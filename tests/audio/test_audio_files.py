@@ -293,7 +293,7 @@ def test_a_wave_that_cannot_be_written_is_refused(tmp_path: Path, wave: np.ndarr
 
 def test_ogg_pages_get_the_checksums_libogg_gives_them() -> None:
     buffer = io.BytesIO()
-    soundfile.write(buffer, noise(60000), 22050, format="OGG")
+    soundfile.write(buffer, noise(3.0), 22050, format="OGG")
     file = buffer.getvalue()
     serial = int.from_bytes(file[14:18], "little")
     assert with_serial(with_serial(file), serial) == file
@@ -302,11 +302,11 @@ def test_ogg_pages_get_the_checksums_libogg_gives_them() -> None:
 @pytest.mark.parametrize("format", ["wav", "flac", "ogg", "mp3"])
 def test_the_same_sound_is_the_same_file(format: str) -> None:
     metadata = {"prompt": "a dog barks" * 300}
-    files = {encode_audio(noise(3000), 22050, format, metadata=metadata) for _ in range(3)}
+    files = {encode_audio(noise(0.2), 22050, format, metadata=metadata) for _ in range(3)}
     assert len(files) == 1
     file = files.pop()
     # A wrong checksum would cost the pages that have one.
-    assert len(read_audio(io.BytesIO(file))) >= 3000
+    assert len(read_audio(io.BytesIO(file))) >= 4410
     assert read_metadata(io.BytesIO(file)) == metadata
 
 

@@ -147,8 +147,8 @@ def test_guidance_of_a_part_of_the_chain(decoder: torch.nn.Module) -> None:
             text(2), (ROWS, 40), generators(2), made, negative=negative if settings else None
         )
 
-    plain, none = drawn(), drawn(guidance_scale=5.0, guidance_share=0.0)
-    whole, half = drawn(guidance_scale=5.0), drawn(guidance_scale=5.0, guidance_share=0.5)
+    plain, none = drawn(), drawn(guidance_scale=5.0, guided_share=0.0)
+    whole, half = drawn(guidance_scale=5.0), drawn(guidance_scale=5.0, guided_share=0.5)
     assert torch.equal(plain, none)
     assert not torch.equal(half, plain)
     assert not torch.equal(half, whole)

@@ -154,9 +154,12 @@ def test_the_spectrogram_shows_while_it_is_made_and_stop_stops(
     with live_server(make_app(watched, lanes=1)) as url:
         page = visit(url)
         watched.hold_after = watched.steps + 2
+        watched.gate.clear()  # until the page listens: previews are made for listeners only
         page.fill("#takes", "1")
         page.fill("#prompt", "rain")
-        page.press("#prompt", "Enter")
+        with page.expect_response(lambda response: "/events" in response.url):
+            page.press("#prompt", "Enter")
+        watched.gate.set()
         page.wait_for_selector(".making .spectrogram[src^='data:image/jpeg']")
         assert page.locator(".scope progress").evaluate("bar => bar.value") == pytest.approx(
             1 / 3, abs=0.4

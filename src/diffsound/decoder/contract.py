@@ -24,7 +24,7 @@ class SamplingSettings:
     stride: the paper's time stride, an alternative to num_inference_steps.
     truncation: keep the smallest set of tokens whose mass reaches this (1 keeps all).
     top_k: keep the k most likely tokens (None keeps all).
-    guidance_share: share of the chain, from its start at T, that is guided; the rest costs half.
+    guided_share: share of the chain, from its start at T, that is guided; the rest costs half.
         What is decided early is what the text is about.
     remask: share of the already drawn tokens that the confidence sampler masks again and redraws
         at every step, the least sure ones.
@@ -34,7 +34,7 @@ class SamplingSettings:
     num_inference_steps: int | None = None
     stride: int | None = None
     guidance_scale: float = 1.0
-    guidance_share: float = 1.0
+    guided_share: float = 1.0
     temperature: float = 1.0
     truncation: float = 1.0
     top_k: int | None = None

@@ -149,7 +149,7 @@ class Diffsound(nn.Module):
                 text,
                 negative,
                 guidance_scale=settings.guidance_scale,
-                guidance_share=settings.guidance_share,
+                guided_share=settings.guided_share,
             )
             return sample(
                 predictor,

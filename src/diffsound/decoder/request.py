@@ -93,8 +93,8 @@ def _check_text(name: str, text: TextFeatures, text_dim: int) -> None:
 def _check_drawing(settings: SamplingSettings) -> None:
     if not (math.isfinite(settings.guidance_scale) and settings.guidance_scale >= 0):
         raise InputError(f"guidance_scale must be 0 or more, not {settings.guidance_scale}")
-    if not 0 <= settings.guidance_share <= 1:
-        raise InputError(f"guidance_share must lie in 0..1, not {settings.guidance_share}")
+    if not 0 <= settings.guided_share <= 1:
+        raise InputError(f"guided_share must lie in 0..1, not {settings.guided_share}")
     if not (math.isfinite(settings.temperature) and settings.temperature >= 0):
         raise InputError(f"temperature must be 0 or more, not {settings.temperature}")
     if not 0 < settings.truncation <= 1:

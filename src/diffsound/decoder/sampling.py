@@ -37,11 +37,11 @@ class Predictor:
         negative: TextFeatures | None,
         *,
         guidance_scale: float,
-        guidance_share: float = 1.0,
+        guided_share: float = 1.0,
     ) -> None:
         self.transformer = transformer
         self.guidance_scale = guidance_scale
-        self.guidance_share = guidance_share
+        self.guided_share = guided_share
         self.device = next(transformer.parameters()).device
         with torch_threads(1):
             self.parts = [
@@ -62,7 +62,7 @@ class Predictor:
 
     def guided_at(self, t: int) -> bool:
         """Whether a step that leaves time t is guided: the chain's first share is."""
-        return self.guided and t > (1 - self.guidance_share) * self.transformer.config.timesteps
+        return self.guided and t > (1 - self.guided_share) * self.transformer.config.timesteps
 
     def prepare(self, times: Iterable[int]) -> None:
         """Compute the scales and shifts of these times, for all blocks and texts at once."""

@@ -135,7 +135,7 @@ class SessionPredictor(Predictor):
     ) -> None:
         self.transformer = decoder.transformer
         self.guidance_scale = settings.guidance_scale
-        self.guidance_share = settings.guidance_share
+        self.guided_share = settings.guided_share
         self.device = torch.device("cpu")
         self.session = session
         self.texts = split_items(
