@@ -39,7 +39,7 @@ EXECUTED = [
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A reader's folder: the repository's configs, some recordings, `diffsound` on the path."""
+    """A reader's folder: the repository's configs, recordings, `diffsound` on the path."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "my_sounds").mkdir()
     for number, name in enumerate(RECORDINGS):
@@ -47,9 +47,10 @@ def desk(tmp_path: Path) -> Path:
         wave = 0.2 * np.sin(2 * np.pi * (200 + 90 * number) * time) * np.exp(-5 * time)
         soundfile.write(tmp_path / "my_sounds" / f"{name}.wav", wave, 22050)
     (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "diffsound"
-    command.write_text(f'#!/bin/sh\nexec {shlex.join(RUN)} "$@"\n')
-    command.chmod(0o755)
+    for name, program in {"diffsound": RUN, "python": [sys.executable]}.items():
+        command = tmp_path / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n')
+        command.chmod(0o755)
     return tmp_path
 
 
