@@ -120,11 +120,11 @@ class MelFrontEnd(nn.Module):
             # No sound is above 1.1 or so; an untrained model's mel may be, and must not overflow.
             target = denormalise(mel.float().clamp_max(2))
             projected = self.basis.T @ target
-            gram = self.basis.T @ self.basis
-            weight = gram.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-            linear = projected / weight
+            reach = self.basis.T @ self.basis.sum(1, keepdim=True)  # [bins, 1]
+            linear = projected / reach.clamp_min(torch.finfo(torch.float32).tiny)
             for _ in range(_INVERSION_STEPS):
-                linear = linear * projected / (gram @ linear).clamp_min(1e-20)
+                again = self.basis.T @ (self.basis @ linear)
+                linear = linear * projected / again.clamp_min(1e-20)
             return linear
 
 

@@ -42,13 +42,22 @@ class GriffinLim(nn.Module):
         generator = torch.Generator().manual_seed(self.config.seed)
         angles = 2 * math.pi * torch.rand(magnitudes.shape[1:], generator=generator)
         phases = torch.polar(torch.ones_like(angles), angles).to(magnitudes.device)
+        # Inside, a frame's bins lie side by side [B, L + 1, bins], as the Fourier transforms want.
+        magnitudes = magnitudes.transpose(1, 2).contiguous()
+        spectrum = _scaled(phases.T.repeat(len(magnitudes), 1, 1), magnitudes)
         # t + m (t - t'), up to the factor 1 + m that the normalisation of phases removes.
         share = self.config.momentum / (1 + self.config.momentum)
-        previous = torch.zeros_like(phases)
+        previous = torch.zeros_like(spectrum)
         for _ in range(self.config.iterations):
-            wave = istft(magnitudes * phases, window, hop, length)
-            estimate = stft(wave, window, hop, self.mel_config.padding)
-            phases = estimate - share * previous
-            phases = phases / phases.abs().clamp_min(1e-16)
+            wave = istft(spectrum.transpose(1, 2), window, hop, length)
+            estimate = stft(wave, window, hop, self.mel_config.padding).transpose(1, 2)
+            phases = torch.sub(estimate, previous, alpha=share).sgn_()
+            spectrum = _scaled(phases, magnitudes)
             previous = estimate
-        return istft(magnitudes * phases, window, hop, length)
+        return istft(spectrum.transpose(1, 2), window, hop, length)
+
+
+def _scaled(phases: Tensor, magnitudes: Tensor) -> Tensor:
+    """Complex `phases` times real `magnitudes`, in place: torch would make both complex first."""
+    torch.view_as_real(phases).mul_(magnitudes[..., None])
+    return phases
