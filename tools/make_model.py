@@ -26,9 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # every stage ends by its config, so another machine takes another time for the same model.
 HOURS = {
     "prepare": 0.1,
-    "codec": 3.0,
-    "listener": 0.3,
-    "texture": 2.5,
+    "codec": 0.1,
+    "listener": 0.2,
+    "listener-2": 0.2,
+    "ear": 0.5,
+    "texture": 1.0,
     "vocoder": 2.5,
     "vocoder-codec": 2.0,
     "decoder": 14.0,
@@ -112,10 +114,16 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
     defaults = [part for value in scale.defaults for part in ("--default", value)]
     card = () if scale.card is None else ("--card", str(scale.card))
     yield train("codec", "codec", ["codec"])
-    yield train("listener", "classifier", ["listener", "classifier"])
+    for ear in ("listener", "listener-2"):
+        yield train(ear, "classifier", [ear, "classifier"])
+    ears = f"[{work / 'listener'}, {work / 'listener-2'}]"
+    yield train(
+        "ear", "codec", ["codec-ear", "codec"],
+        f"init={codec}", f"loss.perceptual.classifiers={ears}",
+    )  # fmt: skip
     yield train(
         "texture", "codec", ["codec-texture", "codec"],
-        f"init={codec}", "freeze_tokens=true", f"loss.perceptual.classifier={work / 'listener'}",
+        f"init={work / 'ear'}", "freeze_tokens=true", f"loss.perceptual.classifiers={ears}",
     )  # fmt: skip
     yield train("vocoder", "vocoder", ["vocoder"])
     yield train(

@@ -8,6 +8,7 @@ import yaml
 from torch import nn
 
 from diffsound.codec import Codec, CodecConfig, Conv1dConfig, Conv2dConfig, QuantizerConfig
+from diffsound.codec.config import TextureConfig
 from diffsound.codec.losses import reconstruction_loss
 from diffsound.config import dump_yaml, parse_config
 from diffsound.errors import ConfigError, InputError
@@ -24,16 +25,24 @@ SMALL_2D = Conv2dConfig(
 )
 SMALL_1D = Conv1dConfig(widths=(8, 12), depths=(1, 1), kernel=3, expansion=2, latent=12)
 
+TEXTURED = SMALL_1D.model_copy(update={"texture": TextureConfig(width=4, layers=1)})
+BACKBONES = pytest.mark.parametrize(
+    "backbone", [SMALL_2D, SMALL_1D, TEXTURED], ids=["conv2d", "conv1d", "textured"]
+)
+
 
 def make(backbone: Conv1dConfig | Conv2dConfig, layout: str) -> Codec:
     quantizer = {"layout": layout, "codebook_size": 16, "code_dim": 4, "update": "ema"}
     if layout in ("product", "residual"):
         quantizer["rows"] = 3
-    return Codec(
+    codec = Codec(
         CodecConfig(
             n_mels=16, backbone=backbone, quantizer=QuantizerConfig.model_validate(quantizer)
         )
     )
+    if backbone is TEXTURED:
+        nn.init.normal_(codec.last_layer)  # it begins with zeros, which would hide faults
+    return codec
 
 
 def parameters(module: nn.Module) -> int:
@@ -67,7 +76,7 @@ def test_small_codec_is_small() -> None:
 
 
 @pytest.mark.parametrize("layout", ["shared", "per_row", "product", "residual"])
-@pytest.mark.parametrize("backbone", [SMALL_2D, SMALL_1D], ids=["conv2d", "conv1d"])
+@BACKBONES
 @torch.no_grad()
 def test_any_number_of_frames(backbone: Conv1dConfig | Conv2dConfig, layout: str) -> None:
     codec = make(backbone, layout).eval()
@@ -87,7 +96,7 @@ def test_any_number_of_frames(backbone: Conv1dConfig | Conv2dConfig, layout: str
         torch.testing.assert_close(output.mel, decoded[..., :frames], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("backbone", [SMALL_2D, SMALL_1D], ids=["conv2d", "conv1d"])
+@BACKBONES
 def test_missing_frames_repeat_the_last(backbone: Conv1dConfig | Conv2dConfig) -> None:
     codec = make(backbone, "product")
     codec(torch.rand(4, 16, 60))  # places the codes
@@ -97,7 +106,7 @@ def test_missing_frames_repeat_the_last(backbone: Conv1dConfig | Conv2dConfig) -
     assert torch.equal(codec.encode(mel), codec.encode(filled))
 
 
-@pytest.mark.parametrize("backbone", [SMALL_2D, SMALL_1D], ids=["conv2d", "conv1d"])
+@BACKBONES
 def test_a_clip_has_the_same_tokens_alone_and_in_a_batch(
     backbone: Conv1dConfig | Conv2dConfig,
 ) -> None:
@@ -179,7 +188,7 @@ def test_decoding_can_be_exported_for_any_length() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return self.codec.decode(tokens)
 
-    codec = make(SMALL_1D, "product").eval()
+    codec = make(TEXTURED, "product").eval()
     columns = torch.export.Dim("columns", min=2, max=1000)
     exported = torch.export.export(
         Decode(codec), (torch.zeros(1, 3, 5, dtype=torch.long),), dynamic_shapes=({2: columns},)
@@ -195,10 +204,19 @@ def test_tokens_of_a_file_are_decoded_as_they_are() -> None:
 
 
 def test_the_last_layer_feeds_the_mel() -> None:
-    for backbone in (SMALL_1D, SMALL_2D):
+    for backbone in (SMALL_1D, SMALL_2D, TEXTURED):
         codec = make(backbone, "product")
         (gradient,) = torch.autograd.grad(codec(torch.rand(1, 16, 24)).mel.sum(), codec.last_layer)
         assert gradient.abs().sum() > 0
+
+
+def test_texture_is_fresh_in_training_and_fixed_afterwards() -> None:
+    codec = make(TEXTURED, "product")
+    codec(torch.rand(4, 16, 60))  # places the codes
+    tokens = torch.randint(16, (2, 3, 300))  # 1 200 frames: longer than the noise
+    assert not torch.equal(codec.decode(tokens), codec.decode(tokens))
+    codec.eval()
+    assert torch.equal(codec.decode(tokens), codec.decode(tokens))
 
 
 @pytest.mark.parametrize(

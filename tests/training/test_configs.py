@@ -28,8 +28,8 @@ def load(path: Path) -> RunConfig:
     kind = yaml.safe_load(path.read_text(encoding="utf-8"))["stage"]
     # What a run has to be given on the command line.
     overrides = ["codec=RUN"] if kind == "decoder" else []
-    if path.stem == "codec-texture":
-        overrides = ["loss.perceptual.classifier=RUN"]
+    if path.stem in ("codec-ear", "codec-texture"):
+        overrides = ["loss.perceptual.classifiers=[RUN]"]
     return load_config(stage_spec(kind).config, path, overrides)
 
 

@@ -21,6 +21,7 @@ from diffsound.codec.config import CodecConfig
 from diffsound.errors import BundleError, ConfigError, DataError, InputError
 from diffsound.training import checkpoint
 from diffsound.training.export import load_export
+from diffsound.training.frozen import load_codec
 from diffsound.training.lock import run_lock
 from diffsound.training.logs import read_log
 from diffsound.training.plots import plot_run
@@ -87,15 +88,29 @@ def test_a_classifier_can_listen(prepared: Path, tmp_path: Path) -> None:
         quiet=True,
     )
     run = tmp_path / "run"
-    listen = (f"loss.perceptual.classifier={ear}", "loss.perceptual.weight=1", "loss.l1=0")
+    listen = (f"loss.perceptual.classifiers=[{ear},{ear}]", "loss.perceptual.weight=1", "loss.l1=0")
     run_tiny(prepared, run, *listen, "loss.adversarial=null", "frames=32")
     heard = [entry["perceptual"] for entry in read_log(run) if entry["kind"] == "train"]
     assert heard[-1] < 0.9 * heard[0]
 
 
+def test_a_codec_may_lose_rows_and_gain_texture(prepared: Path, tmp_path: Path) -> None:
+    """Begun from a larger codec, its tokens are the first rows of that one's."""
+    residual = ("codec.quantizer.layout=residual", "loss.adversarial=null", "train.max_steps=4")
+    large, small = tmp_path / "large", tmp_path / "small"
+    run_tiny(prepared, large, *residual, "codec.quantizer.dropout=0.5")
+    few = ("codec.quantizer.rows=2", f"init={large}", "freeze_tokens=true")
+    few = (*few, "codec.backbone.texture.width=4")
+    run_tiny(prepared, small, *residual, *few)
+    mel = torch.rand(2, 32, 16, generator=torch.Generator().manual_seed(0))
+    tokens = [load_codec(run)[0].encode(mel) for run in (large, small)]
+    assert tokens[1].shape == (2, 2, 4)
+    assert torch.equal(tokens[0][:, :2], tokens[1])
+
+
 def test_a_listener_must_know_the_mel(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="codec"):
-        run_tiny(prepared, tmp_path / "run", f"loss.perceptual.classifier={tiny_codec}")
+        run_tiny(prepared, tmp_path / "run", f"loss.perceptual.classifiers=[{tiny_codec}]")
 
 
 def test_draws_originals_over_reconstructions(whole: Path) -> None:

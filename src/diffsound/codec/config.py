@@ -64,12 +64,25 @@ class Conv2dConfig(Config):
         return prod(frequency for frequency, _ in self.strides)
 
 
+class TextureConfig(Config):
+    """A small network over the decoded mel as an image, which adds what columns cannot: texture.
+
+    controls: maps of the mel's size by which the decoder tells it what to do where.
+    layers: 3×3 convolutions of `width` channels between its first and its last.
+    """
+
+    controls: PositiveInt = 2
+    width: PositiveInt = 16
+    layers: PositiveInt = 2
+
+
 class Conv1dConfig(Config):
     """ConvNeXt blocks over time with the mel bands as channels: cheap on a CPU.
 
     widths, depths: channels and blocks of each level; level 0 runs at the frame rate.
     strides: time strides between the levels.
     expansion: width of a block's inner layer as a multiple of its own.
+    texture: what comes after the decoder's last layer, if anything.
     """
 
     kind: Literal["conv1d"] = "conv1d"
@@ -79,6 +92,7 @@ class Conv1dConfig(Config):
     kernel: PositiveInt = 7
     expansion: PositiveInt = 3
     latent: PositiveInt = 128
+    texture: TextureConfig | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Conv1dConfig:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffsound.codec.config import Conv1dConfig
+from diffsound.codec.config import Conv1dConfig, TextureConfig
 
 
 class ConvNeXtBlock(nn.Module):
@@ -71,14 +71,56 @@ class Conv1dDecoder(nn.Module):
         layers += [ChannelNorm(config.widths[0])]
         self.layers = nn.Sequential(*layers)
         self.head = nn.Conv1d(config.widths[0], n_mels, 1)
+        self.texture: Texture | None = None
+        if config.texture is not None:
+            self.texture = Texture(config.texture, config.widths[0], n_mels)
 
     @property
     def last_layer(self) -> Tensor:
         """The weight at which VQGAN balances the adversarial gradient."""
-        return self.head.weight
+        return self.head.weight if self.texture is None else self.texture.last.weight
 
     def forward(self, latent: Tensor) -> Tensor:
-        return self.head(self.layers(latent[:, :, 0]))
+        hidden = self.layers(latent[:, :, 0])
+        mel: Tensor = self.head(hidden)
+        return mel if self.texture is None else mel + self.texture(mel, hidden)
+
+
+class Texture(nn.Module):
+    """mel [B, n_mels, L] and the decoder's last hidden layer [B, C, L] → what to add to the mel.
+
+    The grain of a noise cannot be coded, and need not be: it is made anew from noise. While it
+    learns the noise is fresh, later always the same, so that tokens have one mel.
+    """
+
+    noise: Tensor  # [n_mels, PERIOD]
+    PERIOD = 1024  # frames, 12 s; afterwards the noise begins again
+
+    def __init__(self, config: TextureConfig, hidden: int, n_mels: int) -> None:
+        super().__init__()
+        self.controls = nn.Conv1d(hidden, config.controls * n_mels, 1)
+        self.first = nn.Conv2d(2 + config.controls, config.width, 3, padding=1)
+        self.middle = nn.ModuleList(
+            nn.Conv2d(config.width, config.width, 3, padding=1) for _ in range(config.layers)
+        )
+        self.last = nn.Conv2d(config.width, 1, 3, padding=1)
+        nn.init.zeros_(self.last.weight)  # adds nothing to a codec that begins without it
+        nn.init.zeros_(self.last.bias)
+        drawn = torch.randn(n_mels, self.PERIOD, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("noise", drawn, persistent=False)
+
+    def forward(self, mel: Tensor, hidden: Tensor) -> Tensor:
+        controls = self.controls(hidden).unflatten(1, (-1, mel.shape[1]))
+        noise = torch.randn_like(mel) if self.training else self._always_the_same(mel)
+        maps = torch.cat([mel[:, None], noise[:, None], controls], dim=1)
+        x = F.gelu(self.first(maps.contiguous(memory_format=torch.channels_last)))
+        for layer in self.middle:
+            x = x + F.gelu(layer(x))
+        return self.last(x)[:, 0]
+
+    def _always_the_same(self, mel: Tensor) -> Tensor:
+        places = torch.arange(mel.shape[2], device=mel.device) % self.PERIOD
+        return self.noise[:, places].to(mel.dtype).expand_as(mel)
 
 
 class ChannelNorm(nn.LayerNorm):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -135,6 +137,19 @@ class ResidualQuantizer(nn.Module):
 
 
 Quantizer = ParallelQuantizer | ResidualQuantizer
+
+
+def first_stages(state: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """A codec's weights with only the first `rows` stages of its residual quantizer.
+
+    The stages it loses only ever refined what the first had coded, so the others stay valid.
+    """
+
+    def stage(name: str) -> int:
+        found = re.match(r"quantizer\.stages\.(\d+)\.", name)
+        return int(found[1]) if found else 0
+
+    return {name: tensor for name, tensor in state.items() if stage(name) < rows}
 
 
 def build_quantizer(config: QuantizerConfig, rows: int) -> Quantizer:

@@ -115,22 +115,23 @@ class Classifier(nn.Module):
         return ClassifierOutput(features, self.head(self.dropout(features)), side)
 
     def maps(self, mel: Tensor) -> list[Tensor]:
-        """The inner maps [B, C, …] of a mel: what a codec's perceptual loss compares."""
+        """What a codec's perceptual loss compares: inner maps [B, C, …] of a mel, level by level.
+
+        The small network's last are the features [B, D, L'] behind its verdict on each moment.
+        """
         image = self._standardised(mel)
-        return (
-            self.backbone.maps(image)
-            if isinstance(self.backbone, ResNet)
-            else [self.backbone.middle_of(image)]
-        )
+        if isinstance(self.backbone, Melception):
+            return [self.backbone.middle_of(image)]
+        maps = self.backbone.maps(image)
+        return [*maps, self._local_features(maps[-1])]
 
     def framewise(self, mel: Tensor) -> Tensor:
         """Mel [B, n_mels, L] to logits over time [B, classes, L'], L' about L / 32 (melception 8).
 
         The classifier's own verdict on a window of `frame_window` features around each moment.
         """
-        sequence = self.backbone(self._standardised(mel))
-        local = self._summary(sequence, self.config.frame_window)
-        return self.head(self.embed(local.transpose(1, 2))).transpose(1, 2)
+        features = self._local_features(self.backbone(self._standardised(mel)))
+        return self.head(features.transpose(1, 2)).transpose(1, 2)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits [B, classes, …] to probabilities: softmax over axis 1, sigmoids if multi-label."""
@@ -153,6 +154,11 @@ class Classifier(nn.Module):
                 f"not {list(mel.shape)}"
             )
         return (mel - self.mean[:, None]) / self.std[:, None]
+
+    def _local_features(self, sequence: Tensor) -> Tensor:
+        """[B, C, L'] to features [B, D, L'], each of the window around a moment."""
+        local = self._summary(sequence, self.config.frame_window)
+        return self.embed(local.transpose(1, 2)).transpose(1, 2)
 
     def _summary(self, sequence: Tensor, window: int | None) -> Tensor:
         """[B, C, L'] to [B, C, 1] over all time, or [B, C, L'] over a window around each moment.

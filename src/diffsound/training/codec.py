@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
@@ -49,12 +49,13 @@ class CodecAdversarial(AdversarialSchedule):
 
 
 class CodecPerceptual(Config):
-    """Comparing what a classifier makes of original and reconstruction, level by level.
+    """Comparing what classifiers make of original and reconstruction, level by level.
 
-    classifier: the run of `train classifier`. One that scores the result must be another one.
+    classifiers: runs of `train classifier`, which listen in turn, a step each: what only one of
+        them would fall for does not pay. One that scores the result must not be among them.
     """
 
-    classifier: str
+    classifiers: Annotated[tuple[str, ...], Field(min_length=1)]
     weight: NonNegativeFloat = 0.1
 
 
@@ -126,11 +127,11 @@ class CodecStage(Stage):
                 rival.betas,
                 rival.weight_decay,
             )
-        self.listener: Classifier | None = None
+        self.listeners: list[Classifier] = []
         if config.loss.perceptual is not None:
-            self.listener = load_classifier(config.loss.perceptual.classifier)
-            self.listener.check_mel(config.mel)
-            self.listener.requires_grad_(False)
+            self.listeners = [load_classifier(run) for run in config.loss.perceptual.classifiers]
+            for listener in self.listeners:
+                listener.check_mel(config.mel)
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
         hop = config.mel.hop_length
@@ -143,8 +144,8 @@ class CodecStage(Stage):
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)
         self.front_end.to(device)
-        if self.listener is not None:
-            self.listener.to(device)
+        for listener in self.listeners:
+            listener.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         weights = self.config.loss
@@ -159,8 +160,9 @@ class CodecStage(Stage):
             change = reconstruction_loss(rebuilt.diff(dim=-1), mel.diff(dim=-1))
             loss = loss + weights.change * change
             logs["change"] = change
-        if weights.perceptual is not None and self.listener is not None:
-            heard = perceptual_loss(self.listener.maps, rebuilt, mel)
+        if weights.perceptual is not None:
+            listener = self.listeners[moment.step % len(self.listeners)]
+            heard = perceptual_loss(listener.maps, rebuilt, mel)
             loss = loss + weights.perceptual.weight * heard
             logs["perceptual"] = heard
         strength = self.adversarial.strength(moment) if self.adversarial else 0.0

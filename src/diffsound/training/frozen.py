@@ -13,6 +13,7 @@ from diffsound import bundle
 from diffsound.audio.mel import MelConfig
 from diffsound.bundle import CodecPart, VocoderPart, codec_fingerprint
 from diffsound.codec.codec import Codec
+from diffsound.codec.quantizer import first_stages
 from diffsound.config import parse_config
 from diffsound.errors import BundleError
 from diffsound.training.checkpoint import load_newest, under
@@ -77,8 +78,10 @@ def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[nn.Module, Vocoder
 def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> None:
     """Put the weights of a run or bundle into `modules`, whose first is the stage's product.
 
-    The product takes the exported weights. Other players take theirs from that run's newest
-    checkpoint, or begin anew if it has none of them (a codec trained without a discriminator).
+    The product takes the exported weights. A codec may have fewer residual codes than the one it
+    begins with, whose first it takes, and a texture, which begins anew. Other players take theirs
+    from that run's newest checkpoint, or begin anew if it has none of them (a codec trained
+    without a discriminator).
     """
     product, *others = modules
     if is_bundle(source):
@@ -87,6 +90,9 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
         found, _, state = load_export(source)
         if found != kind:
             raise BundleError(f"{source} holds a {found}, it cannot start a {kind}")
+    if isinstance(codec := modules[product], Codec):
+        anew = {name: own for name, own in codec.state_dict().items() if ".texture." in name}
+        state = {**anew, **first_stages(state, codec.rows)}
     load_into(modules[product], state, str(source))
     checkpoint = load_newest(Path(source)) if others and Path(source).is_dir() else None
     if checkpoint is not None:
