@@ -28,12 +28,16 @@ def atomic_write(target: str | Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        # mkstemp makes private files; give the result the permissions a plain open() would.
-        temporary.chmod(0o666 & ~_umask())
+        make_public(temporary)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def make_public(path: Path) -> None:
+    """Give a private file (of mkstemp, of safetensors) the permissions a plain open() would."""
+    path.chmod(0o666 & ~_umask())
 
 
 def sha256(path: str | Path) -> str:

@@ -61,6 +61,8 @@ def test_learns_and_hands_on_a_codec(whole: Path) -> None:
     assert judged == [8, 10, 12]  # from start_steps on
     kind, config, state = load_export(whole)
     assert kind == "codec"
+    exported = whole / "export" / "model.safetensors"
+    assert exported.stat().st_mode == (whole / "log.jsonl").stat().st_mode  # not a private file
     codec = Codec(CodecConfig.model_validate(config["codec"]))
     codec.load_state_dict(state)
     mel = MelConfig.model_validate(config["mel"])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from diffsound.errors import BundleError
-from diffsound.files import sha256
+from diffsound.files import make_public, sha256
 from diffsound.training.checkpoint import save_tensors
 from diffsound.weights import cast
 
@@ -103,6 +103,7 @@ def _write(target: Path, header: Mapping[str, Any], state: Mapping[str, Tensor])
         for path in temporary.iterdir():
             with path.open("rb") as written:
                 os.fsync(written.fileno())
+            make_public(path)
         temporary.chmod(0o755)
         retired = target.parent / f".{target.name}-old-{os.getpid()}"
         if target.exists():
