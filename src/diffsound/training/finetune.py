@@ -38,7 +38,7 @@ from diffsound.weights import load_into
 
 Method = Literal["lora", "full"]
 
-LADDER = (12, 24, 36, 54, 81, 108, 162, 216)
+LADDER = (6, 12, 24, 36, 54, 81, 108, 162, 216)
 HELD_OUT = 8  # one sound in so many is kept to check by
 FEWEST = 4
 
