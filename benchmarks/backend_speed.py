@@ -21,12 +21,15 @@ from pathlib import Path
 import torch
 
 from diffsound.bundle import Bundle
+from diffsound.decoder.contract import SamplingSettings
 from diffsound.decoder.quantize import quantize_int8
 from diffsound.decoder.sampling import Predictor
 from diffsound.export.onnx import export_onnx
 from diffsound.export.runtime import Session, SessionPredictor
 from diffsound.stages import DEFAULT_BACKEND
 from diffsound.text.features import TextFeatures
+
+GUIDANCE = 3.0
 from small_bundle import small_bundle
 
 
@@ -105,13 +108,14 @@ def measure(
         predict.prepare([middle])
         return lambda: predict(tokens, middle)
 
-    pair = text[:1], text[1:], 3.0
-    steps = {"torch": step(Predictor(decoder.transformer, *pair))}
+    pair = text[:1], text[1:]
+    steps = {"torch": step(Predictor(decoder.transformer, *pair, guidance_scale=GUIDANCE))}
+    guided = SamplingSettings(guidance_scale=GUIDANCE)
     for name, files in sessions.items():
-        steps[name] = step(SessionPredictor(decoder, files["decoder"], *pair))
+        steps[name] = step(SessionPredictor(decoder, files["decoder"], *pair, guided))
     report = {"decoder step": {n: fastest(f, repeats, clock) for n, f in steps.items()}}
     quantized = quantize_int8(Bundle.from_pretrained(folder / "onnx").decoder)
-    int8 = step(Predictor(quantized.transformer, *pair))
+    int8 = step(Predictor(quantized.transformer, *pair, guidance_scale=GUIDANCE))
     report["decoder step"]["torch int8"] = fastest(int8, repeats, clock)
 
     codes = tokens.clamp(max=bundle.codec.codebook_size - 1)
