@@ -28,9 +28,9 @@ from diffsound.export.onnx import export_onnx
 from diffsound.export.runtime import Session, SessionPredictor
 from diffsound.stages import DEFAULT_BACKEND
 from diffsound.text.features import TextFeatures
+from small_bundle import small_bundle
 
 GUIDANCE = 3.0
-from small_bundle import small_bundle
 
 
 def fastest(function: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
