@@ -104,8 +104,8 @@ class Texture(nn.Module):
             nn.Conv2d(config.width, config.width, 3, padding=1) for _ in range(config.layers)
         )
         self.last = nn.Conv2d(config.width, 1, 3, padding=1)
-        nn.init.zeros_(self.last.weight)  # adds nothing to a codec that begins without it
-        nn.init.zeros_(self.last.bias)
+        for parameter in self.last.parameters():  # adds nothing to a codec that begins without it
+            nn.init.zeros_(parameter)
         drawn = torch.randn(n_mels, self.PERIOD, generator=torch.Generator().manual_seed(0))
         self.register_buffer("noise", drawn, persistent=False)
 
