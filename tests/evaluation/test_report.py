@@ -34,7 +34,8 @@ def evaluated(
 
 def test_every_row_is_scored_by_the_same_measure(evaluated: tuple[Path, dict[str, Any]]) -> None:
     out, report = evaluated
-    assert list(report["rows"]) == ["vocoder", "codec", "generated"]
+    rows = ["vocoder", "codec", "generated", "real"]  # real clips by the packaged captioner
+    assert list(report["rows"]) == rows
     for row, clips in (("vocoder", 6), ("codec", 6), ("generated", 12)):
         found = report["rows"][row]
         assert found["clips"] == clips == len(list((out / row).glob("*.wav")))

@@ -62,12 +62,15 @@ def test_table_three_is_resumed_cell_by_cell(
 
 
 def test_table_seven_keeps_the_best(
-    tiny_folder: Path, sound_data: Path, classifier_run: Path, captioner_run: Path, tmp_path: Path
-) -> None:
+    tiny_folder: Path, sound_data: Path, classifier_run: Path, captioner_run: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     bundles = {"diffsound": str(tiny_folder)}
     wanted = config(sound_data, classifier_run, bundles=bundles, samples=5, clips=2)
-    with pytest.raises(InputError, match="captioner"):
-        make_table(7, wanted, tmp_path / "none")
+    with monkeypatch.context() as patch:
+        patch.setattr("diffsound.evaluation.setup.BUNDLED", tmp_path / "nothing" / "packaged")
+        with pytest.raises(InputError, match="captioner"):
+            make_table(7, wanted, tmp_path / "none")
     ranked = wanted.model_copy(update={"captioner": str(captioner_run), "ranker": "likelihood"})
     files = make_table(7, ranked, tmp_path / "out")
     rows = json.loads(files[2].read_text(encoding="utf-8"))["rows"]

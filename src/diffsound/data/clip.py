@@ -150,7 +150,8 @@ def loop_to(wave: np.ndarray, samples: int, rate: int) -> np.ndarray:
         return wave[:samples]
     fade = min(rate // 100, len(wave) // 4)
     step = len(wave) - fade
-    ramp = np.sin(np.linspace(0, math.pi / 2, fade, dtype=np.float32)) ** 2
+    # Taken between samples, a ramp and its mirror image add up to one, be it a single sample long.
+    ramp = np.sin((np.arange(fade, dtype=np.float32) + 0.5) / max(fade, 1) * (math.pi / 2)) ** 2
     body = wave.copy()
     body[:fade] *= ramp
     body[step:] *= ramp[::-1]
