@@ -65,6 +65,15 @@ def wait_ready(client: TestClient) -> None:
     raise AssertionError("the server did not get ready")
 
 
+def wait_for_reader(app: FastAPI) -> None:
+    """Until somebody reads a job's events; an answer's head comes before its reader counts."""
+    for _ in range(1200):
+        if any(job.readers for job in list(app.state.service.jobs)):
+            return
+        time.sleep(0.05)
+    raise AssertionError("nobody reads the events of a job")
+
+
 @contextmanager
 def live_server(app: FastAPI) -> Iterator[str]:
     """The app on a real port of this machine; gives its address once it is ready."""

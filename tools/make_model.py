@@ -26,11 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # every stage ends by its config, so another machine takes another time for the same model.
 HOURS = {
     "prepare": 0.1,
-    "codec": 0.1,
     "listener": 0.2,
     "listener-2": 0.2,
-    "ear": 0.5,
-    "texture": 0.7,
+    "codec": 0.7,
     "vocoder": 2.5,
     "vocoder-codec": 2.0,
     "decoder": 1.1,
@@ -106,7 +104,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
         return Step(name, ("train", stage, *places, *chosen))
 
     def bundle(name: str, decoder: str, *options: str) -> Step:
-        parts = {"codec": "texture", "decoder": decoder, "vocoder": "vocoder-codec"}
+        parts = {"codec": "codec", "decoder": decoder, "vocoder": "vocoder-codec"}
         parts |= {judge: judge for judge in ("captioner", "classifier")}
         runs = [part for key, run in parts.items() for part in (f"--{key}", str(work / run))]
         more = ("--coverage", str(data), "--name", f"{scale.configs}{name.removeprefix('bundle')}")
@@ -115,28 +113,20 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
             name, ("bundle", "build", str(out), *runs, *more, *options), out / "config.json"
         )
 
-    codec, texture, voice = work / "codec", work / "texture", work / "vocoder-codec"
+    codec, voice = work / "codec", work / "vocoder-codec"
     defaults = [part for value in scale.defaults for part in ("--default", value)]
     card = () if scale.card is None else ("--card", str(scale.card))
-    yield train("codec", "codec", ["codec"])
     for ear in ("listener", "listener-2"):
         yield train(ear, "classifier", [ear, "classifier"])
     ears = f"[{work / 'listener'}, {work / 'listener-2'}]"
-    yield train(
-        "ear", "codec", ["codec-ear", "codec"],
-        f"init={codec}", f"loss.perceptual.classifiers={ears}",
-    )  # fmt: skip
-    yield train(
-        "texture", "codec", ["codec-texture", "codec"],
-        f"init={work / 'ear'}", "freeze_tokens=true", f"loss.perceptual.classifiers={ears}",
-    )  # fmt: skip
+    yield train("codec", "codec", ["codec"], f"loss.perceptual.classifiers={ears}")
     yield train("vocoder", "vocoder", ["vocoder"])
     yield train(
         "vocoder-codec", "vocoder", ["vocoder-codec", "vocoder"],
-        f"init={work / 'vocoder'}", f"codec={texture}",
+        f"init={work / 'vocoder'}", f"codec={codec}",
     )  # fmt: skip
-    yield train("decoder", "decoder", ["decoder"], f"codec={texture}", f"vocoder={voice}")
-    yield train("ar", "decoder", ["ar"], f"codec={texture}", f"vocoder={voice}")
+    yield train("decoder", "decoder", ["decoder"], f"codec={codec}", f"vocoder={voice}")
+    yield train("ar", "decoder", ["ar"], f"codec={codec}", f"vocoder={voice}")
     yield train("classifier", "classifier", ["classifier"])
     yield train("captioner", "captioner", ["captioner"])
     yield bundle("bundle", "decoder", *defaults, *card)

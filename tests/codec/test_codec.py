@@ -71,7 +71,7 @@ def test_paper_codec_turns_848_frames_into_5_by_53_tokens() -> None:
 def test_small_codec_is_small() -> None:
     with torch.device("meta"):
         codec = Codec(CodecConfig.small())
-    assert (codec.rows, codec.codebook_size, codec.time_stride) == (4, 512, 8)
+    assert (codec.rows, codec.codebook_size, codec.time_stride) == (8, 512, 16)
     assert parameters(codec) < 12_000_000
 
 

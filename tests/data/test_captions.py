@@ -102,14 +102,26 @@ def test_tables_hold_words() -> None:
     """YAML reads a bare on, off, yes or no as a truth value."""
     tables = [phrase_table("generic")["noise"], phrase_table("generic")["plain"]]
     tables += [phrase_table("generic")["edges"], phrase_table("generic")["bare"]]
-    tables += phrase_table("heldout").values()
+    tables += [*phrase_table("heldout").values(), *phrase_table("asked").values()]
     for entry in phrase_table("esc50").values():
         tables += [entry["say"], *entry.get("if", {}).values()]
     assert all(type(word) is str for table in tables for word in table)
 
 
+def test_sentences_people_may_ask_by_come_last_and_on_request() -> None:
+    plain, more = captions_for(_esc50("dog")), captions_for(_esc50("dog"), asked=True)
+    assert more[: len(plain)] == plain
+    assert set(phrase_table("asked")["dog"]) <= set(more)
+    assert set(phrase_table("asked")["dog"]).isdisjoint(plain)
+    # Another source's dog may whine; only its own caption knows.
+    stranger = Clip(captions=("a dog whines",), labels=("dog",), source="folder")
+    assert captions_for(stranger, asked=True) == captions_for(stranger)
+
+
 def test_fifty_classes() -> None:
     assert len(ESC50) == 50
+    assert sorted(phrase_table("asked")) == ESC50
+    assert min(map(len, phrase_table("asked").values())) >= 35
     assert sorted(heldout_prompts()) == ESC50
 
 
@@ -131,6 +143,7 @@ def test_no_training_caption_is_a_heldout_prompt() -> None:
     for label in ESC50:
         entry = phrase_table("esc50")[label]
         written = [*entry["say"], *(w for some in entry.get("if", {}).values() for w in some)]
+        written += phrase_table("asked")[label]
         assert heldout.isdisjoint(map(_key, written)), label
         assert heldout.isdisjoint(map(_key, captions_for(_esc50(label, "night distant farm"))))
     # Not when a source brings the very wording, either.

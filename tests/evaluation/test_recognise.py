@@ -61,6 +61,7 @@ def test_no_sentence_is_a_training_wording() -> None:
     for label, entry in phrase_table("esc50").items():
         wordings = [
             *entry["say"],
+            *phrase_table("asked")[label],
             *(text for some in entry.get("if", {}).values() for text in some),
         ]
         manners = [f"{text} {manner}" for text in wordings for manner in _manners()]

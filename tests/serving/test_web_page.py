@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from diffsound.audio.io import encode_audio, read_audio
 from diffsound.bundle import Bundle
 from diffsound.pipeline import TextToSound
-from serving_support import WatchedPipeline, live_server, make_app
+from serving_support import WatchedPipeline, live_server, make_app, wait_for_reader
 
 pytestmark = pytest.mark.browser
 
@@ -151,14 +151,15 @@ def test_type_press_enter_hear(visit: OpenPage, server: str, pipeline: TextToSou
 def test_the_spectrogram_shows_while_it_is_made_and_stop_stops(
     visit: OpenPage, watched: WatchedPipeline
 ) -> None:
-    with live_server(make_app(watched, lanes=1)) as url:
+    app = make_app(watched, lanes=1)
+    with live_server(app) as url:
         page = visit(url)
         watched.hold_after = watched.steps + 2
         watched.gate.clear()  # until the page listens: previews are made for listeners only
         page.fill("#takes", "1")
         page.fill("#prompt", "rain")
-        with page.expect_response(lambda response: "/events" in response.url):
-            page.press("#prompt", "Enter")
+        page.press("#prompt", "Enter")
+        wait_for_reader(app)
         watched.gate.set()
         page.wait_for_selector(".making .spectrogram[src^='data:image/jpeg']")
         assert page.locator(".scope progress").evaluate("bar => bar.value") == pytest.approx(

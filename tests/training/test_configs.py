@@ -28,7 +28,7 @@ def load(path: Path) -> RunConfig:
     kind = yaml.safe_load(path.read_text(encoding="utf-8"))["stage"]
     # What a run has to be given on the command line.
     overrides = ["codec=RUN"] if kind == "decoder" else []
-    if path.stem in ("codec-ear", "codec-texture"):
+    if (path.parent.name, path.stem) == ("small", "codec"):
         overrides = ["loss.perceptual.classifiers=[RUN]"]
     return load_config(stage_spec(kind).config, path, overrides)
 

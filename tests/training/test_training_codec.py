@@ -18,7 +18,7 @@ import diffsound
 from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
-from diffsound.errors import BundleError, ConfigError, DataError, InputError
+from diffsound.errors import BundleError, ConfigError, DataError, DiffsoundError, InputError
 from diffsound.training import checkpoint
 from diffsound.training.export import load_export
 from diffsound.training.frozen import load_codec
@@ -108,6 +108,51 @@ def test_a_codec_may_lose_rows_and_gain_texture(prepared: Path, tmp_path: Path) 
     tokens = [load_codec(run)[0].encode(mel) for run in (large, small)]
     assert tokens[1].shape == (2, 2, 4)
     assert torch.equal(tokens[0][:, :2], tokens[1])
+
+
+PRINCIPAL = (
+    "codec.quantizer={layout: residual, rows: 3, codebook_size: 16, code_dim: 6, update: ema}",
+    "codec.backbone={kind: conv1d, latent: 6, widths: [8, 8], depths: [0, 1], linear: true}",
+    "principal=6",
+    "loss.adversarial=null",
+    "train.max_steps=4",
+)
+
+
+def test_a_codec_may_begin_with_principal_components(prepared: Path, tmp_path: Path) -> None:
+    """Its tokens are found before the first step, alike in every run, and frozen ones stay."""
+    mel = torch.rand(2, 32, 16, generator=torch.Generator().manual_seed(0))
+    tokens = []
+    for name, steps in (("short", 1), ("long", 4)):
+        run_tiny(
+            prepared, tmp_path / name, *PRINCIPAL, "freeze_tokens=true", f"train.max_steps={steps}"
+        )
+        codec = load_codec(tmp_path / name)[0]
+        tokens.append(codec.encode(mel))
+    assert torch.equal(*tokens)
+    run_tiny(prepared, tmp_path / "drawn", *PRINCIPAL, "principal=0")
+
+    def first_l1(name: str) -> float:
+        log = read_log(tmp_path / name)
+        return float(next(entry["l1"] for entry in log if entry["kind"] == "valid"))
+
+    assert first_l1("long") < 0.5 * first_l1("drawn")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("freeze_tokens=true",), "init or principal"),
+        (("principal=2", "init=RUN"), "not with both"),
+        (("principal=2",), "linear"),
+        ((*PRINCIPAL, "codec.quantizer.codebook_size=5000"), "too few"),
+    ],
+)
+def test_a_start_that_cannot_be(
+    prepared: Path, tmp_path: Path, settings: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(DiffsoundError, match=message):
+        run_tiny(prepared, tmp_path / "run", *settings)
 
 
 def test_a_listener_must_know_the_mel(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:

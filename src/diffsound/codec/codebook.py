@@ -83,11 +83,15 @@ class Codebooks(nn.Module):
         if follow:
             self._restart(vectors[:, taught], generator)
         with torch.no_grad():
-            indices = nearest(vectors, self.effective())
+            indices = self.nearest(vectors)
         chosen = self.lookup(indices)
         if follow:
             self._follow(vectors[:, taught], indices[:, taught])
         return indices, chosen
+
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """The indices of the nearest codes: [G, N, d] → [G, N]."""
+        return nearest(vectors, self.effective())
 
     def lookup(self, indices: Tensor) -> Tensor:
         """The codes at indices [G, N] → [G, N, d]."""
@@ -95,14 +99,40 @@ class Codebooks(nn.Module):
         return self.effective()[group, indices]
 
     @torch.no_grad()
+    def fit(self, vectors: Tensor, rounds: int, generator: torch.Generator) -> None:
+        """Place the codes by k-means (Lloyd's rounds) over vectors [G, N, d], N ≥ K.
+
+        Their running means become those of these vectors, so that training goes on from there.
+        """
+        groups, size, _ = self.codes.shape
+        places = torch.rand(groups, vectors.shape[1], generator=generator).argsort(dim=1)
+        rows = torch.arange(groups)[:, None]
+        self.codes.copy_(vectors[rows, places[:, :size]])
+        for _ in range(rounds):
+            count, total = self._sums(vectors, self.nearest(vectors))
+            mean = total / count.clamp_min(1)[..., None]
+            # A code nobody chose begins again elsewhere.
+            fresh = torch.randint(vectors.shape[1], (groups, size), generator=generator)
+            self.codes.copy_(torch.where(count[..., None] > 0, mean, vectors[rows, fresh]))
+        if self.ema:
+            count = self._sums(vectors, self.nearest(vectors))[0]
+            self.count.copy_(count * (size / vectors.shape[1]))  # 1 on average
+            self.total.copy_(self.codes * self.count[..., None])
+
+    def _sums(self, vectors: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """How many vectors [G, N, d] chose each code, [G, K], and their sum [G, K, d]."""
+        count = torch.zeros_like(self.codes[..., 0]).scatter_add_(
+            1, indices, torch.ones_like(indices, dtype=self.codes.dtype)
+        )
+        total = torch.zeros_like(self.codes).scatter_add_(
+            1, indices[..., None].expand_as(vectors), vectors.to(self.codes.dtype)
+        )
+        return count, total
+
+    @torch.no_grad()
     def _follow(self, vectors: Tensor, indices: Tensor) -> None:
         """Move the running means towards this batch and the codes to their ratio."""
-        count = torch.zeros_like(self.count).scatter_add_(
-            1, indices, torch.ones_like(indices, dtype=self.count.dtype)
-        )
-        total = torch.zeros_like(self.total).scatter_add_(
-            1, indices[..., None].expand_as(vectors), vectors.to(self.total.dtype)
-        )
+        count, total = self._sums(vectors, indices)
         _sum_over_processes(count)
         _sum_over_processes(total)
         # A broken batch is skipped by the training loop; it must not live on in the codes.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.codec.config import CodecConfig, Conv2dConfig
-from diffsound.codec.conv1d import Conv1dDecoder, Conv1dEncoder
+from diffsound.codec.conv1d import Conv1dDecoder, Conv1dEncoder, PatchEncoder
 from diffsound.codec.conv2d import Conv2dDecoder, Conv2dEncoder
 from diffsound.codec.quantizer import Quantized, build_quantizer
 from diffsound.errors import InputError
@@ -52,7 +52,8 @@ class Codec(nn.Module):
             self.encoder: nn.Module = Conv2dEncoder(backbone)
             self.decoder: Conv2dDecoder | Conv1dDecoder = Conv2dDecoder(backbone)
         else:
-            self.encoder = Conv1dEncoder(backbone, config.n_mels)
+            encoder = PatchEncoder if backbone.linear else Conv1dEncoder
+            self.encoder = encoder(backbone, config.n_mels)
             self.decoder = Conv1dDecoder(backbone, config.n_mels)
         quantizer = config.quantizer
         # The projections to and from the codes see one cell, or a whole column as one long cell.

@@ -69,11 +69,13 @@ class TextureConfig(Config):
 
     controls: maps of the mel's size by which the decoder tells it what to do where.
     layers: 3×3 convolutions of `width` channels between its first and its last.
+    grain: add the noise itself too, as strongly as the decoder says for each frame and band.
     """
 
     controls: PositiveInt = 2
     width: PositiveInt = 16
     layers: PositiveInt = 2
+    grain: bool = False
 
 
 class Conv1dConfig(Config):
@@ -82,6 +84,8 @@ class Conv1dConfig(Config):
     widths, depths: channels and blocks of each level; level 0 runs at the frame rate.
     strides: time strides between the levels.
     expansion: width of a block's inner layer as a multiple of its own.
+    linear: the encoder is one linear map of the frames of a column; its transpose goes beside the
+        decoder's blocks, which start by adding nothing. See `principal.py` for where they begin.
     texture: what comes after the decoder's last layer, if anything.
     """
 
@@ -92,6 +96,7 @@ class Conv1dConfig(Config):
     kernel: PositiveInt = 7
     expansion: PositiveInt = 3
     latent: PositiveInt = 128
+    linear: bool = False
     texture: TextureConfig | None = None
 
     @model_validator(mode="after")
@@ -131,6 +136,8 @@ class QuantizerConfig(Config):
         mean of the latents they stand for, and moves codes nobody uses onto fresh latents.
     restart_threshold: a code is unused below this share of the even usage N/K (0: never).
     dropout: residual only; share of training items coded with a random number of stages.
+    beam: residual only; how many ways to begin are kept from stage to stage outside training, so
+        that a first code which leaves little to the others can win over the nearest one.
     """
 
     layout: Literal["shared", "per_row", "product", "residual"] = "shared"
@@ -144,6 +151,7 @@ class QuantizerConfig(Config):
     codebook_weight: NonNegativeFloat = 1.0
     commitment_weight: NonNegativeFloat = 1.0
     dropout: Share = 0.0
+    beam: PositiveInt = 1
 
     @model_validator(mode="after")
     def _check(self) -> QuantizerConfig:
@@ -156,6 +164,8 @@ class QuantizerConfig(Config):
             raise ValueError("a residual cannot be normalised; set normalise to false")
         if self.layout != "residual" and self.dropout:
             raise ValueError("dropout is for the layout 'residual' only")
+        if self.layout != "residual" and self.beam > 1:
+            raise ValueError("beam is for the layout 'residual' only")
         return self
 
 
@@ -214,23 +224,25 @@ class CodecConfig(Config):
 
     @classmethod
     def small(cls, n_mels: int = 80) -> CodecConfig:
-        """The bundled model's: 8 frames a column, 4 residual codes of 512 each, cheap on a CPU."""
+        """The bundled model's: 16 frames a column, 8 residual codes of 512 each, cheap on a CPU."""
         return cls(
             n_mels=n_mels,
             backbone=Conv1dConfig(
                 widths=(128, 384),
-                depths=(1, 5),
-                strides=(8,),
-                latent=384,
-                texture=TextureConfig(),
+                depths=(1, 4),
+                strides=(16,),
+                latent=128,
+                linear=True,
+                texture=TextureConfig(grain=True),
             ),
             quantizer=QuantizerConfig(
                 layout="residual",
-                rows=4,
+                rows=8,
                 codebook_size=512,
-                code_dim=64,
+                code_dim=128,
                 update="ema",
                 commitment_weight=0.25,
+                beam=8,
             ),
         )
 

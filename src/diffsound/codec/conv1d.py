@@ -50,6 +50,18 @@ class Conv1dEncoder(nn.Module):
         return self.layers(mel)[:, :, None]
 
 
+class PatchEncoder(nn.Module):
+    """mel [B, n_mels, L] in [-1, 1] → latent [B, C, 1, L / stride], one linear map per column."""
+
+    def __init__(self, config: Conv1dConfig, n_mels: int) -> None:
+        super().__init__()
+        stride = config.time_stride
+        self.patches = nn.Conv1d(n_mels, config.latent, stride, stride=stride)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        return self.patches(mel)[:, :, None]
+
+
 class Conv1dDecoder(nn.Module):
     """latent [B, C, 1, L'] → mel [B, n_mels, L' · stride] in about [-1, 1]."""
 
@@ -71,6 +83,11 @@ class Conv1dDecoder(nn.Module):
         layers += [ChannelNorm(config.widths[0])]
         self.layers = nn.Sequential(*layers)
         self.head = nn.Conv1d(config.widths[0], n_mels, 1)
+        self.patches: nn.ConvTranspose1d | None = None
+        if config.linear:
+            stride = config.time_stride
+            self.patches = nn.ConvTranspose1d(config.latent, n_mels, stride, stride=stride)
+            _silence(self.head)
         self.texture: Texture | None = None
         if config.texture is not None:
             self.texture = Texture(config.texture, config.widths[0], n_mels)
@@ -83,6 +100,8 @@ class Conv1dDecoder(nn.Module):
     def forward(self, latent: Tensor) -> Tensor:
         hidden = self.layers(latent[:, :, 0])
         mel: Tensor = self.head(hidden)
+        if self.patches is not None:
+            mel = mel + self.patches(latent[:, :, 0])
         return mel if self.texture is None else mel + self.texture(mel, hidden)
 
 
@@ -104,8 +123,11 @@ class Texture(nn.Module):
             nn.Conv2d(config.width, config.width, 3, padding=1) for _ in range(config.layers)
         )
         self.last = nn.Conv2d(config.width, 1, 3, padding=1)
-        for parameter in self.last.parameters():  # adds nothing to a codec that begins without it
-            nn.init.zeros_(parameter)
+        _silence(self.last)  # adds nothing to a codec that begins without it
+        self.grain: nn.Conv1d | None = None
+        if config.grain:
+            self.grain = nn.Conv1d(hidden, n_mels, 1)
+            _silence(self.grain)
         drawn = torch.randn(n_mels, self.PERIOD, generator=torch.Generator().manual_seed(0))
         self.register_buffer("noise", drawn, persistent=False)
 
@@ -116,7 +138,8 @@ class Texture(nn.Module):
         x = F.gelu(self.first(maps.contiguous(memory_format=torch.channels_last)))
         for layer in self.middle:
             x = x + F.gelu(layer(x))
-        return self.last(x)[:, 0]
+        added: Tensor = self.last(x)[:, 0]
+        return added if self.grain is None else added + self.grain(hidden) * noise
 
     def _always_the_same(self, mel: Tensor) -> Tensor:
         places = torch.arange(mel.shape[2], device=mel.device) % self.PERIOD
@@ -128,6 +151,12 @@ class ChannelNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+def _silence(layer: nn.Module) -> None:
+    """Make a layer begin by giving zeros."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
 
 
 def _blocks(config: Conv1dConfig, level: int) -> list[nn.Module]:

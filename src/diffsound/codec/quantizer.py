@@ -77,12 +77,13 @@ class ResidualQuantizer(nn.Module):
     def __init__(self, config: QuantizerConfig, rows: int) -> None:
         super().__init__()
         self.dropout = config.dropout
+        self.beam = config.beam
         self.stages = nn.ModuleList(Codebooks(config, 1) for _ in range(rows))
 
     @property
     def restarts(self) -> int:
         """Codes moved because nobody used them, since training began."""
-        return sum(stage.restart_count for stage in self._stages())
+        return sum(stage.restart_count for stage in self.books())
 
     def forward(self, latent: Tensor, generator: torch.Generator | None = None) -> Quantized:
         """[B, 1, d, L'] → tokens [B, stages, L'] and codes of the latent's shape.
@@ -92,12 +93,14 @@ class ResidualQuantizer(nn.Module):
         """
         batch, _, dim, columns = latent.shape
         vectors = latent[:, 0].transpose(1, 2).reshape(1, -1, dim)  # [1, B·L', d]
+        if self.beam > 1 and not self.training:
+            return self._searched(latent, vectors[0])
         depths = self._depths(batch, generator).repeat_interleave(columns).to(latent.device)
         codes = torch.zeros_like(vectors)
         tokens: list[Tensor] = []
         codebook_losses: list[Tensor] = []
         commitment_losses: list[Tensor] = []
-        for index, stage in enumerate(self._stages()):
+        for index, stage in enumerate(self.books()):
             active = depths > index
             residual = vectors - codes.detach()
             indices, chosen = stage(residual, generator, active)
@@ -113,18 +116,29 @@ class ResidualQuantizer(nn.Module):
             commitment_loss=torch.stack(commitment_losses).mean(),
         )
 
+    def _searched(self, latent: Tensor, vectors: Tensor) -> Quantized:
+        """As `forward`, the stages' codes chosen together: `beam_search` over the columns."""
+        batch, columns = latent.shape[0], latent.shape[3]
+        books = torch.stack([stage.effective()[0] for stage in self.books()])
+        tokens = beam_search(vectors, books, self.beam).unflatten(0, (batch, columns))
+        tokens = tokens.transpose(1, 2)
+        codes = self.lookup(tokens)
+        distance = F.mse_loss(codes, latent)
+        return Quantized(_straight_through(latent, codes), tokens, distance, distance)
+
     def lookup(self, tokens: Tensor) -> Tensor:
         """Tokens [B, stages, L'] → the sum of their codes [B, 1, d, L']."""
         batch, _, columns = tokens.shape
         codes = torch.stack(
             [
                 stage.lookup(tokens[:, index].reshape(1, -1))
-                for index, stage in enumerate(self._stages())
+                for index, stage in enumerate(self.books())
             ]
         ).sum(0)
         return codes.view(batch, columns, -1).transpose(1, 2)[:, None]
 
-    def _stages(self) -> list[Codebooks]:
+    def books(self) -> list[Codebooks]:
+        """The stages' codebooks, in order."""
         return [stage for stage in self.stages if isinstance(stage, Codebooks)]
 
     def _depths(self, batch: int, generator: torch.Generator | None) -> Tensor:
@@ -137,6 +151,46 @@ class ResidualQuantizer(nn.Module):
 
 
 Quantizer = ParallelQuantizer | ResidualQuantizer
+
+# Products of vectors and codes held at once: 64 MB in float32.
+_SEARCHED = 1 << 24
+
+
+@torch.no_grad()
+def beam_search(vectors: Tensor, books: Tensor, beam: int) -> Tensor:
+    """Residual codes whose sum is near each vector: [N, d], [stages, K, d] → int64 [N, stages].
+
+    Stage by stage the `beam` best sums are kept. One is the greedy search; as many as there are
+    combinations would be the exact one.
+    """
+    block = max(1, _SEARCHED // (beam * books.shape[0] * books.shape[1]))
+    between = books.flatten(0, 1) @ books.flatten(0, 1).T  # every code with every other
+    return torch.cat([_search_block(part, books, between, beam) for part in vectors.split(block)])
+
+
+def _search_block(vectors: Tensor, books: Tensor, between: Tensor, beam: int) -> Tensor:
+    """`products` are those of what each way leaves with all codes: a code chosen at one stage takes
+    away its own products with the later ones, so no distance is computed twice.
+    """
+    size = books.shape[1]
+    squares = books.square().sum(-1)  # [stages, K]
+    products = (vectors @ books.flatten(0, 1).T)[:, None]  # [N, ways, stages · K]
+    left = vectors.square().sum(-1)[:, None]  # [N, ways], squared length of what each leaves
+    tokens = torch.zeros(len(vectors), 1, 0, dtype=torch.int64, device=vectors.device)
+    for stage in range(len(books)):
+        here, products = products[..., :size], products[..., size:]
+        after = left[..., None] - 2 * here + squares[stage]  # [N, ways, K]
+        left, best = after.flatten(1).topk(min(beam, after[0].numel()), largest=False)
+        way, code = best // size, best % size
+        tokens = torch.cat([_pick_ways(tokens, way), code[..., None]], dim=2)
+        later = between[stage * size + code, (stage + 1) * size :]
+        products = _pick_ways(products, way) - later
+    return tokens[:, 0]  # topk sorts: the first way is the best
+
+
+def _pick_ways(x: Tensor, way: Tensor) -> Tensor:
+    """[N, ways, D], [N, kept] → [N, kept, D]."""
+    return x.gather(1, way[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def first_stages(state: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:

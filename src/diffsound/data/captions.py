@@ -62,18 +62,24 @@ class Described(Protocol):
 
 
 def captions_for(
-    record: Described, n: int | None = None, rng: np.random.Generator | None = None
+    record: Described,
+    n: int | None = None,
+    rng: np.random.Generator | None = None,
+    asked: bool = False,
 ) -> tuple[str, ...]:
     """Distinct captions of a clip, its own first; none of them is a held-out prompt.
 
     n:   at most so many. The clip's own captions are kept; of the others, a random choice.
     rng: where that choice comes from; by default the clip's id, so that clips of one class get
          different wordings and a rerun the same ones.
+    asked: also the sentences by which people may ask for the clip's class (`phrases/asked.yaml`).
+         They teach which words mean it; their details need not be true of the clip.
     """
     if n is not None and n < 1:
         raise InputError(f"a clip needs one caption or more, not {n}")
     own = _distinct(tidy(caption) for caption in record.captions)
-    made = _distinct([*own, *_made(record, own)])[len(own) :]
+    wordings = [*own, *_made(record, own), *(_asked(record) if asked else ())]
+    made = _distinct(wordings)[len(own) :]
     if n is not None:
         if rng is None:
             digest = hashlib.sha256(record.id.encode("utf-8", "surrogatepass")).digest()
@@ -151,6 +157,14 @@ def _made(record: Described, own: Sequence[str]) -> Iterator[str]:
         fallback = title or " ".join(clean_title(tag) for tag in record.tags).strip()
         if fallback:
             yield from _label_wordings([fallback])
+
+
+def _asked(record: Described) -> Sequence[str]:
+    """How people may ask for the clip's class; only ESC-50's clips all sound like their class."""
+    if record.source != "esc50" or len(record.labels) != 1:
+        return ()
+    wordings: Sequence[str] = phrase_table("asked").get(clean_label(record.labels[0]), ())
+    return wordings
 
 
 def _class_wordings(entry: dict[str, Any], title: str) -> Iterator[str]:

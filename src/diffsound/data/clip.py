@@ -88,7 +88,7 @@ def prepare_clip(record: Record, settings: PrepareSettings) -> list[PreparedClip
     done: dict[str, Any] = {"read_seconds": round(read_seconds, 3)}
     if settings.paraphrases:
         done["own_captions"] = list(record.captions)
-        record = replace(record, captions=captions_for(record))
+        record = replace(record, captions=captions_for(record, asked=True))
     if settings.trim_db is not None:
         wave, begin = trim_silence(wave, rate, settings.trim_db)
         done["trimmed_start"] = round(begin / rate, 3)

@@ -160,9 +160,9 @@ class DiffsoundConfig(TransformerConfig):
 
     @classmethod
     def small(
-        cls, rows: int = 4, codebook_size: int = 512, text_dim: int = 384, columns: int = 108
+        cls, rows: int = 8, codebook_size: int = 512, text_dim: int = 384, columns: int = 54
     ) -> Self:
-        """At most 15 M parameters; one position per column, so that ten seconds are ~108."""
+        """At most 15 M parameters; one position per column, so that ten seconds are 54."""
         return cls(
             **_small_size(rows, codebook_size, text_dim, columns),
             pooled_text=True,
@@ -211,7 +211,7 @@ class ARConfig(TransformerConfig):
 
     @classmethod
     def small(
-        cls, rows: int = 4, codebook_size: int = 512, text_dim: int = 384, columns: int = 108
+        cls, rows: int = 8, codebook_size: int = 512, text_dim: int = 384, columns: int = 54
     ) -> Self:
         """About the size of Diffsound's `small`."""
         return cls(**_small_size(rows, codebook_size, text_dim, columns) | {"layers": 10})
@@ -226,12 +226,11 @@ DecoderConfig = Annotated[DiffsoundConfig | ARConfig, Field(discriminator="kind"
 
 
 def _small_size(rows: int, codebook_size: int, text_dim: int, columns: int) -> dict[str, Any]:
-    # 25 guided steps of ten seconds cost about 70 GFLOP at this size, which two cores do in well
-    # under a second: see benchmarks/text_to_wav.py.
+    # What 25 guided steps of ten seconds cost at this size: benchmarks/text_to_wav.py.
     return {
         "layers": 6,
-        "heads": 4,
-        "width": 256,
+        "heads": 5,
+        "width": 320,
         "text_dim": text_dim,
         "rows": rows,
         "columns": columns,

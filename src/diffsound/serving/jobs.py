@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -165,6 +165,9 @@ class JobBook:
         self._keep_count = keep_count
         self._jobs: OrderedDict[str, JobRecord] = OrderedDict()
 
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self._jobs.values())
+
     def __len__(self) -> int:
         return len(self._jobs)
 
@@ -187,7 +190,7 @@ class JobBook:
 
     def _forget_old(self) -> None:
         oldest = time.monotonic() - self._keep_seconds
-        ended = [job for job in self._jobs.values() if job.ended_at is not None]
+        ended = [job for job in self if job.ended_at is not None]
         surplus = len(self._jobs) - self._keep_count
         for number, job in enumerate(ended):
             if number < surplus or (job.ended_at or 0.0) < oldest:

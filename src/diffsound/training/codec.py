@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from diffsound.codec.losses import (
     perceptual_loss,
     reconstruction_loss,
 )
+from diffsound.codec.principal import principal_start
 from diffsound.codec.quantizer import codebook_health
 from diffsound.config import Config
 from diffsound.data.augment import AugmentConfig
@@ -76,6 +78,8 @@ class CodecRun(RunConfig):
     """configs/…/codec.yaml.
 
     frames: length of the random crops to train on.
+    principal: begin with principal components and k-means of so many batches instead of random
+        weights (a codec with `backbone.linear`; 0: random weights).
     freeze_tokens: train the decoder's half only (with `init`), so that tokens made before, and
         token decoders trained on them, stay valid.
     valid_clips, valid_frames: how many held-out clips are measured (0: all), and how much of each.
@@ -86,6 +90,7 @@ class CodecRun(RunConfig):
     mel: MelConfig = MelConfig()
     codec: CodecConfig
     frames: PositiveInt = 848
+    principal: NonNegativeInt = 0
     freeze_tokens: bool = False
     augment: AugmentConfig = AugmentConfig()
     loss: CodecLoss = CodecLoss()
@@ -99,8 +104,10 @@ class CodecRun(RunConfig):
             raise ValueError(
                 f"mel.n_mels is {self.mel.n_mels} but codec.n_mels is {self.codec.n_mels}"
             )
-        if self.freeze_tokens and self.init is None:
-            raise ValueError("freeze_tokens needs init, a codec whose tokens are worth keeping")
+        if self.freeze_tokens and self.init is None and not self.principal:
+            raise ValueError("freeze_tokens needs init or principal, tokens that are worth keeping")
+        if self.principal and self.init is not None:
+            raise ValueError("a run begins with init or with principal, not with both")
         return self
 
 
@@ -114,6 +121,7 @@ class CodecStage(Stage):
         super().__init__()
         check_rate(data, config.mel.sample_rate)
         self.config = config
+        self.data = data
         self.codec = Codec(config.codec)
         if config.freeze_tokens:
             self.codec.freeze_tokens()
@@ -140,6 +148,18 @@ class CodecStage(Stage):
         self.held_out = FixedWaves(
             config, data, samples, config.valid_clips, config.train.batch_size
         )
+
+    def ready(self) -> None:
+        """With `principal`: the first weights from the first batches, alike in every process."""
+        config = self.config
+        if not config.principal:
+            return
+        samples = (config.frames - 1) * config.mel.hop_length
+        loader = wave_loader(config, self.data, samples, config.augment, Process())
+        batches = islice(loader.batches(0), config.principal)
+        mels = torch.cat([self.front_end(batch["wave"]) for batch in batches])
+        generator = torch.Generator().manual_seed(config.train.seed)
+        principal_start(self.codec, mels, generator)
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)
