@@ -29,7 +29,6 @@ from diffsound.batch.run import generate_batch, load_pipeline
 from diffsound.cli.main import run
 from diffsound.data.engines import available_cores
 from diffsound.files import sha256
-from diffsound.stages import DEFAULT_BACKEND
 from diffsound.threads import torch_threads
 from small_bundle import small_bundle
 
@@ -76,7 +75,7 @@ def measure(folder: Path, bundle: Path, count: int, seconds: float) -> dict[str,
         for i in range(count)
     ]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pipeline = load_pipeline(str(bundle), "cpu", DEFAULT_BACKEND)
+    pipeline = load_pipeline(str(bundle), "cpu", None)
     pipeline("warm", duration=seconds, seed=0)
 
     def singles() -> None:

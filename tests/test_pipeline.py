@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,13 @@ import torch
 
 from diffsound.audio.io import read_audio, read_metadata
 from diffsound.bundle import Bundle
+from diffsound.decoder.build import build_decoder
+from diffsound.decoder.config import DiffsoundConfig
+from diffsound.decoder.quantize import quantize_int8
 from diffsound.errors import InputError
 from diffsound.pipeline import TextToSound, fade_edges
+from diffsound.stages import default_backend
+from diffsound.text.features import TextFeatures
 from diffsound.threads import torch_threads
 
 
@@ -189,6 +196,46 @@ def test_int8_backend(name: str, request: pytest.FixtureRequest, tmp_path) -> No
     assert np.array_equal(alone.tokens, after[1].tokens)
     with pytest.raises(InputError, match="runs on the CPU"):
         TextToSound.from_pretrained(tmp_path / "bundle", backend="int8", device="cuda")
+
+
+def test_a_bundle_says_who_runs_it_on_a_cpu(
+    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = tiny_bundle.config.defaults.model_copy(update={"backend": "int8"})
+    config = tiny_bundle.config.model_copy(update={"defaults": defaults})
+    dataclasses.replace(tiny_bundle, config=config).save_pretrained(tmp_path / "bundle")
+    asked = {"duration": 1.0, "seed": 3}
+    left_out = TextToSound.from_pretrained(tmp_path / "bundle")
+    rough, exact = (
+        TextToSound.from_pretrained(tmp_path / "bundle", backend=name) for name in ("int8", "torch")
+    )
+    assert [p.stages.backend for p in (left_out, rough, exact)] == ["int8", "int8", "torch"]
+    assert TextToSound(left_out.bundle).stages.backend == "int8"
+    assert np.array_equal(left_out("rain", **asked)[0].wave, rough("rain", **asked)[0].wave)
+    assert np.array_equal(
+        exact("rain", **asked)[0].wave, TextToSound(tiny_bundle)("rain", **asked)[0].wave
+    )
+    assert default_backend(left_out.bundle, "meta") == "torch"
+    monkeypatch.setattr("diffsound.stages.int8_runs", lambda: False)
+    assert default_backend(left_out.bundle, "cpu") == "torch"
+
+
+@pytest.mark.parametrize("columns", [6, 40])
+def test_int8_rounds_alike_with_any_number_of_threads(columns: int) -> None:
+    torch.manual_seed(0)
+    config = DiffsoundConfig(
+        layers=2, heads=2, width=64, rows=4, columns=40, codebook_size=64, text_dim=16,
+        position="column", code_width=16, timesteps=10,
+    )  # fmt: skip
+    decoder = quantize_int8(build_decoder(config))
+    features = torch.randn(1, 5, 16)
+    text = TextFeatures(features, torch.ones(1, 5, dtype=torch.bool), features.mean(1))
+    drawn = []
+    for threads in (1, 2):
+        with torch_threads(threads):
+            generators = [torch.Generator().manual_seed(1)]
+            drawn.append(decoder.generate(text, (4, columns), generators))
+    assert torch.equal(*drawn)
 
 
 def test_fade_edges() -> None:

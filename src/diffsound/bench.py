@@ -13,7 +13,6 @@ import torch
 from diffsound.audio.io import encode_audio
 from diffsound.errors import InputError
 from diffsound.pipeline import TextToSound
-from diffsound.stages import DEFAULT_BACKEND
 
 PROMPT = "a dog barks in the distance"
 
@@ -41,7 +40,7 @@ def measure(
     duration: float = 10.0,
     repeats: int = 3,
     device: str = "cpu",
-    backend: str = DEFAULT_BACKEND,
+    backend: str | None = None,
 ) -> StageTimes:
     """Time a generation of `duration` seconds with the bundle's default settings, warm.
 
@@ -83,7 +82,7 @@ def measure(
         duration=sound.duration,
         steps=steps,
         threads=torch.get_num_threads(),
-        backend=backend,
+        backend=pipeline.stages.backend,
     )
 
 

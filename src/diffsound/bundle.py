@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -85,6 +85,7 @@ class GenerationDefaults(Config):
     truncation: float = 1.0
     top_k: int | None = None
     remask: float = 0.0
+    backend: Literal["torch", "int8"] = "torch"  # who runs the networks on a CPU: stages.py
 
 
 class FileInfo(Config):

@@ -25,7 +25,7 @@ from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
 from diffsound.sound import Sound
-from diffsound.stages import DEFAULT_BACKEND, Stages, make_stages, torch_stages
+from diffsound.stages import Stages, default_backend, make_stages
 from diffsound.text.clean import clean_prompt
 from diffsound.text.features import TextFeatures
 from diffsound.threads import torch_threads
@@ -70,7 +70,7 @@ class TextToSound:
     ) -> None:
         """max_batch_seconds bounds memory: candidates run in micro-batches of so much sound.
 
-        stages: what runs the networks; the bundle's own modules when missing.
+        stages: what runs the networks; as the bundle's defaults say when missing.
         ranker: chooses among candidates (`evaluation.ranking` has some); the bundle's captioner
         when missing, if it has one.
         """
@@ -84,26 +84,27 @@ class TextToSound:
             self.ranker = CaptionerRanker(bundle.judges["captioner"], str(self.device))
         for stage in (bundle.codec, bundle.decoder, bundle.vocoder):
             stage.to(self.device)
-        self.stages = stages or torch_stages(bundle)
+        self.stages = stages or make_stages(bundle, default_backend(bundle, self.device))
 
     @classmethod
     def from_pretrained(
         cls,
         source: str | Path | None = None,
         *,
-        backend: str = DEFAULT_BACKEND,
+        backend: str | None = None,
         device: torch.device | str = "cpu",
         **options: Any,
     ) -> TextToSound:
         """From a folder, a hub id, or (None) the bundle that ships with the package.
 
         backend: "torch"; "int8", faster and a little rougher; or "onnx" for a bundle with
-        exported networks. The latter two run on the CPU only.
+        exported networks. The latter two run on the CPU only. None: what the bundle was made for.
         """
-        if backend != "torch" and torch.device(device).type != "cpu":
+        if backend not in (None, "torch") and torch.device(device).type != "cpu":
             raise InputError(f"the backend '{backend}' runs on the CPU, not on '{device}'")
         bundle = Bundle.from_pretrained(source)
-        return cls(bundle, stages=make_stages(bundle, source, backend), device=device, **options)
+        backend = backend or default_backend(bundle, device)
+        return cls(bundle, stages=make_stages(bundle, backend, source), device=device, **options)
 
     @property
     def sample_rate(self) -> int:

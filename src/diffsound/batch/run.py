@@ -23,7 +23,6 @@ from diffsound.choosing import find_captioner
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256
 from diffsound.names import FORMATS
-from diffsound.stages import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +73,7 @@ class Maker:
     folder: str
     bundle: str | None
     device: str
-    backend: str
+    backend: str | None
     loudness: float | None
     context: str
 
@@ -146,7 +145,7 @@ class Maker:
 
 
 @cache
-def load_pipeline(bundle: str | None, device: str, backend: str) -> TextToSound:
+def load_pipeline(bundle: str | None, device: str, backend: str | None) -> TextToSound:
     """One per process, however many chunks of work it gets."""
     from diffsound.pipeline import TextToSound
 
@@ -159,7 +158,7 @@ def generate_batch(
     *,
     bundle: str | Path | None = None,
     device: str = "cpu",
-    backend: str = DEFAULT_BACKEND,
+    backend: str | None = None,
     file_format: str = "wav",
     loudness: float | None = None,
     engine: str = "local",
@@ -345,7 +344,7 @@ def _make_folder(folder: Path) -> Path:
 
 
 def _context(
-    bundle: str | Path | None, backend: str, file_format: str, loudness: float | None
+    bundle: str | Path | None, backend: str | None, file_format: str, loudness: float | None
 ) -> str:
     """What all sounds depend on besides their requests; a bundle's config has its checksums."""
     from diffsound.bundle import CONFIG_FILE, read_config, resolve

@@ -46,7 +46,9 @@ Captioner = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
 Backend = Annotated[
     str | None,
-    typer.Option(help="torch; int8, faster; or onnx, for an exported bundle."),
+    typer.Option(
+        help="torch; int8, faster; or onnx, for an exported bundle. The bundle says which if missing."
+    ),
 ]
 Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
 Negative = Annotated[str | None, typer.Option(help="What the sound should not be.")]

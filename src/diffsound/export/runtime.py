@@ -46,6 +46,7 @@ def onnx_stages(bundle: Bundle, folder: str | Path) -> Stages:
         generate=generator.generate,
         decode=lambda tokens: codec(tokens=tokens),
         vocode=bundle.vocoder if vocoder is None else lambda mel: vocoder(mel=mel),
+        backend="onnx",
     )
 
 
