@@ -46,9 +46,7 @@ Captioner = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
 Backend = Annotated[
     str | None,
-    typer.Option(
-        help="torch; int8, faster; or onnx, for an exported bundle. The bundle says which if missing."
-    ),
+    typer.Option(help="torch; int8, faster; onnx, for an exported bundle. Missing: the bundle's."),
 ]
 Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
 Negative = Annotated[str | None, typer.Option(help="What the sound should not be.")]
