@@ -55,6 +55,8 @@ def test_kind_chooses_the_config(config: DiffsoundConfig | ARConfig) -> None:
         (DiffsoundConfig, {"position": "column", "position_scheme": "official"}, "'cell'"),
         (DiffsoundConfig, {"schedule": {"kind": "official", "transition": "mask"}}, "official"),
         (DiffsoundConfig, {"schedule": {"gamma_end": 1.5}}, "gamma_end"),
+        (DiffsoundConfig, {"local": 3}, "position 'column'"),
+        (DiffsoundConfig, {"local": 4, "position": "column"}, "odd"),
         (DiffsoundConfig, {"layer": 3}, "did you mean 'layers'"),
         (ARConfig, {"position_scheme": "official"}, "condition 'pooled'"),
         (ARConfig, {"dropout": 1.0}, "dropout"),

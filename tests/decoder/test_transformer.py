@@ -8,7 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from diffsound.decoder.codes import CellPositions, ColumnEmbedding, ColumnLogits
+from diffsound.decoder.codes import (
+    CellPositions,
+    ColumnEmbedding,
+    ColumnLogits,
+    codes_of,
+    init_weights,
+)
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.layers import AdaptiveNorm, gelu2, stretch
 from diffsound.decoder.transformer import DenoisingTransformer
@@ -129,6 +135,49 @@ def test_column_parts_against_loops() -> None:
             if head.codes is not None:
                 logits = logits @ head.codes[row] + head.bias[row]
             torch.testing.assert_close(head(x)[:, :, row], logits)
+
+
+def test_columns_may_begin_with_what_their_codes_sound_like() -> None:
+    torch.manual_seed(0)
+    books = torch.randn(3, 4, 6) * torch.tensor([9.0, 3.0, 1.0])[:, None, None]
+    sounds = codes_of(books)
+    assert sounds.square().mean() == pytest.approx(1, abs=1e-5)
+    # Codes that were far apart stay so, and the first row's stay the largest.
+    assert torch.equal(sounds.sign(), books.sign())
+    sizes = sounds.square().mean((1, 2))
+    assert 9 > sizes[0] / sizes[2] > 1
+    embedding, head = ColumnEmbedding(3, 5, 8, 6), ColumnLogits(3, 4, 8, 6)
+    for part in (embedding, head):
+        part.apply(init_weights)
+        part.start_from(sounds)
+    # A column is the projection of its codes' sum, whatever their rows.
+    assert embedding.project is not None
+    tokens = torch.tensor([[[1, 3, 2]]])
+    summed = sounds[torch.arange(3), tokens[0, 0]].sum(0)
+    expected = F.linear(summed, embedding.project.weight[:, :6], embedding.project.bias)
+    torch.testing.assert_close(embedding(tokens)[0, 0], expected)
+    assert embedding(torch.full((1, 1, 3), 4)).abs().sum() > 0  # the mask is not nothing
+    assert head.codes is not None
+    torch.testing.assert_close(head.codes.transpose(1, 2), sounds)
+
+
+def test_local_looks_at_the_neighbours_only(make_text: Any) -> None:
+    """With attention silenced, a column is told by those that the convolutions reach."""
+    model = tiny(position="column", local=3)
+    plain = tiny(position="column")
+    assert sum(p.numel() for p in model.parameters()) > sum(p.numel() for p in plain.parameters())
+    with torch.no_grad():
+        for block in model.blocks:
+            block.self_attention.out.weight.zero_()  # type: ignore[union-attr]
+    text = make_text([3, 4])
+    context = model.read_text(text)
+    tokens = torch.randint(8, (2, 2, 9), generator=torch.Generator().manual_seed(0))
+    other = tokens.clone()
+    other[:, :, 4] = (other[:, :, 4] + 1) % 8
+    times = model.modulations(TIMES, context.pooled)
+    changed = (model(tokens, times, context) != model(other, times, context)).any(-1).any(1)
+    reach = len(model.blocks)
+    assert changed.tolist() == [[abs(column - 4) <= reach for column in range(9)]] * 2
 
 
 def test_adaptive_norm_shared_and_per_item_agree() -> None:

@@ -12,9 +12,11 @@ import torch
 from diffsound.bundle import Bundle
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
+from diffsound.codec.quantizer import ResidualQuantizer
 from diffsound.data.loaders import EpochLoader
 from diffsound.data.shards import PreparedData
 from diffsound.decoder.build import build_decoder
+from diffsound.decoder.codes import codes_of
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import BundleError, ConfigError, DataError
 from diffsound.text.features import TextFeatures
@@ -22,6 +24,7 @@ from diffsound.training.assemble import build
 from diffsound.training.decoder import DecoderStage
 from diffsound.training.decoder_run import DecoderRun
 from diffsound.training.export import load_export
+from diffsound.training.frozen import load_codec
 from diffsound.training.grids import mixed_sampler
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
@@ -45,6 +48,23 @@ def decoder(prepared: Path, tiny_codec: Path, tmp_path_factory: pytest.TempPathF
         == "finished"
     )
     return run
+
+
+@pytest.mark.parametrize("name", ["decoder", "ar"])
+def test_tokens_may_begin_as_the_codecs_codes(name: str, prepared: Path, tmp_path: Path) -> None:
+    residual = "codec.quantizer={layout: residual, rows: 3, codebook_size: 16, code_dim: 6}"
+    run_tiny("codec", prepared, tmp_path / "codec", residual, "train.max_steps=2")
+    settings = (f"codec={tmp_path / 'codec'}", "codes=codec", "train.max_steps=1", "train.lr=1e-9")
+    column = ("decoder.position=column", "decoder.code_width=6", "train.export=last")
+    run_tiny(name, prepared, tmp_path / "run", *settings, *column)
+    state = load_export(tmp_path / "run")[2]
+    codec = load_codec(tmp_path / "codec")[0]
+    assert isinstance(codec.quantizer, ResidualQuantizer)
+    books = torch.cat([book.effective() for book in codec.quantizer.books()])
+    table = state["transformer.codes.codes.weight"].view(3, 17, 6)
+    torch.testing.assert_close(table[:, :16], codes_of(books), atol=1e-4, rtol=0)
+    with pytest.raises(ConfigError, match="code_width"):
+        run_tiny(name, prepared, tmp_path / "other", *settings, "decoder.position=column")
 
 
 def test_learns_and_hands_on_a_decoder(decoder: Path) -> None:

@@ -26,6 +26,21 @@ class ColumnEmbedding(nn.Module):
         if self.project is not None:
             nn.init.normal_(self.project.weight, std=self.codes.embedding_dim**-0.5)
 
+    @torch.no_grad()
+    def start_from(self, codes: Tensor) -> None:
+        """Begin with vectors [F', K, code width] that say how codes sound.
+
+        Of length about 1 per entry, where learning changes them slowly, and all rows projected
+        alike, so that a column begins as the sum of its codes. The mask keeps its random vector.
+        """
+        assert self.project is not None
+        rows, size, width = codes.shape
+        table = self.codes.weight.view(rows, self.entries, width)
+        table.mul_(0.5 / 0.02)
+        table[:, :size] = codes
+        one = self.project.weight.view(-1, rows, width)[:, :1] * 0.1
+        self.project.weight.copy_(one.expand(-1, rows, -1).flatten(1))
+
     def forward(self, tokens: Tensor) -> Tensor:
         rows = torch.arange(tokens.shape[-1], device=tokens.device)
         codes = self.codes(tokens + rows * self.entries)
@@ -50,6 +65,13 @@ class ColumnLogits(nn.Module):
             nn.init.normal_(self.codes, std=self.codes.shape[1] ** -0.5)
             nn.init.zeros_(self.bias)
 
+    @torch.no_grad()
+    def start_from(self, codes: Tensor) -> None:
+        """Begin with vectors [F', K, code width], see `ColumnEmbedding.start_from`."""
+        assert self.codes is not None
+        self.codes.copy_(codes.transpose(1, 2))
+        self.project.weight.mul_(codes.shape[2] ** -0.5)
+
     def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """rows: int64 [n], the rows wanted of every item, or [B, n], those wanted of each."""
         projected = self.project(x).unflatten(-1, (self.rows, -1))
@@ -72,6 +94,20 @@ class ColumnLogits(nn.Module):
             logits = torch.matmul(chosen, self.codes.to(chosen.dtype)[rows])
             chosen = logits + self.bias.to(chosen.dtype)[rows]
         return chosen.transpose(1, 2)
+
+
+def codes_of(codebooks: Tensor) -> Tensor:
+    """How residual codes sound, for `start_from`: [F', K, d] -> [F', K, d].
+
+    A column's level and slope vary a hundred times more than its details, and the first row's codes
+    more than the last one's: both are brought nearer to each other by a square root, so that
+    details are seen, and the whole to a mean square of 1.
+    """
+    spread = codebooks.square().mean((0, 1)).sqrt()  # [d]
+    sounds = codebooks / spread.clamp_min(1e-6).sqrt()
+    sizes = sounds.square().mean((1, 2), keepdim=True).sqrt()  # [F', 1, 1]
+    sounds = sounds / sizes.clamp_min(1e-6).sqrt()
+    return sounds / sounds.square().mean().sqrt()
 
 
 class CellPositions(nn.Module):

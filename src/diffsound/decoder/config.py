@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from diffsound.config import Config
 
@@ -111,6 +111,9 @@ class DiffsoundConfig(TransformerConfig):
     attend_padding: attend to padded text positions as well, as the published code does.
     normalise_text: scale every text vector to length 1, as the published code does.
     pooled_text: add a projection of the pooled text vector to the timestep's conditioning.
+    local: with position "column", the columns each block looks at directly, through a convolution
+        before its feed-forward; a sound goes on much as it was, and attention alone is slow to
+        find that out. 0: none, as in the paper.
     """
 
     kind: Literal["diffsound"] = "diffsound"
@@ -122,6 +125,13 @@ class DiffsoundConfig(TransformerConfig):
     attend_padding: bool = False
     normalise_text: bool = False
     pooled_text: bool = False
+    local: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _neighbours_are_columns(self) -> Self:
+        if self.local and (self.position == "cell" or self.local % 2 == 0):
+            raise ValueError("local needs position 'column', and an odd number of columns")
+        return self
 
     @model_validator(mode="after")
     def _official_positions_are_cells(self) -> Self:
@@ -166,6 +176,7 @@ class DiffsoundConfig(TransformerConfig):
         return cls(
             **_small_size(rows, codebook_size, text_dim, columns),
             pooled_text=True,
+            local=5,
             loss=LossConfig(variant="simplified"),
         )
 
@@ -236,7 +247,7 @@ def _small_size(rows: int, codebook_size: int, text_dim: int, columns: int) -> d
         "columns": columns,
         "codebook_size": codebook_size,
         "position": "column",
-        "code_width": 64,
+        "code_width": 128,
     }
 
 

@@ -60,6 +60,11 @@ class Block(nn.Module):
         self.norm_cross = AdaptiveNorm(width, config.timesteps)
         self.cross_attention = CrossAttention(width, heads, config.text_dim)
         self.norm_mlp = nn.LayerNorm(width)
+        self.local: nn.Conv1d | None = None
+        if config.local:
+            self.local = nn.Conv1d(
+                width, width, config.local, padding=config.local // 2, groups=width
+            )
         self.mlp = FeedForward(width, config.mlp_ratio, config.activation)
         self.dropout = config.dropout
 
@@ -76,7 +81,10 @@ class Block(nn.Module):
         x = x + self._drop(self.self_attention(self.norm_self(x, modulation[:, :2])))
         normed = self.norm_cross(x, modulation[:, 2:])
         x = x + self._drop(self.cross_attention(normed, keys, values, mask))
-        return x + self._drop(self.mlp(self.norm_mlp(x)))
+        normed = self.norm_mlp(x)
+        if self.local is not None:
+            normed = normed + self.local(normed.transpose(1, 2)).transpose(1, 2)
+        return x + self._drop(self.mlp(normed))
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)

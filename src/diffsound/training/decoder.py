@@ -12,15 +12,18 @@ from torch import Tensor, nn
 
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.codec.codec import Codec
+from diffsound.codec.quantizer import ResidualQuantizer
 from diffsound.data.curriculum import CurriculumSampler
 from diffsound.data.datasets import TokenDataset
 from diffsound.data.loaders import EpochLoader, ItemSampler
 from diffsound.data.samplers import SequentialSampler
 from diffsound.data.shards import PreparedData
 from diffsound.decoder.build import build_decoder
+from diffsound.decoder.codes import ColumnEmbedding, ColumnLogits, codes_of
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.contract import SamplingSettings
 from diffsound.decoder.layers import FeedForward, SelfAttention
+from diffsound.errors import ConfigError
 from diffsound.text.cache import CachedTextEncoder
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextFeatures
@@ -54,6 +57,26 @@ class LossModule(nn.Module):
         """Named scalars; "loss" is the one to differentiate."""
         made = self.decoder.loss(tokens, text, generator)  # type: ignore[operator]
         return {"loss": made.loss, **made.logs}
+
+
+def start_from_codes(transformer: nn.Module, codec: Codec | None) -> None:
+    """Give a decoder of columns the codec's residual codes to begin with."""
+    embedding, logits = transformer.codes, transformer.logits
+    if not (
+        codec is not None
+        and isinstance(codec.quantizer, ResidualQuantizer)
+        and isinstance(embedding, ColumnEmbedding)
+        and isinstance(logits, ColumnLogits)
+        and embedding.codes.embedding_dim == codec.config.quantizer.code_dim
+    ):
+        raise ConfigError(
+            "codes 'codec' needs a codec with residual codes, and a decoder with position 'column' "
+            "and code_width equal to the codec's quantizer.code_dim"
+        )
+    books = torch.cat([book.effective() for book in codec.quantizer.books()])  # [F', K, d]
+    sounds = codes_of(books)
+    embedding.start_from(sounds)
+    logits.start_from(sounds)
 
 
 class DecoderStage(Stage):
@@ -144,6 +167,8 @@ class DecoderStage(Stage):
                 module.to(device)
 
     def ready(self) -> None:
+        if self.config.codes == "codec" and self.config.init is None:
+            start_from_codes(self.decoder.transformer, self.codec)
         if self.config.lora is not None:
             add_lora(self.decoder, self.decoder.transformer.blocks, self.config.lora)
 

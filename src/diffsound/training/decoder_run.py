@@ -70,6 +70,8 @@ class DecoderRun(RunConfig):
         the data lacks are made with them first. Left out, the data must have them.
     tokens, text: fingerprints of the codec and encoder; filled in when the run starts, so that it
         can never go on with another codec's tokens or another encoder's text.
+    codes: "codec" begins with the codec's own codes as the tokens' vectors, so that the decoder
+        knows which of them sound alike (residual codes, decoder.code_width their length).
     vocoder: a vocoder's run, a bundle or "griffin_lim", to hear samples with.
     lora: learn a low-rank update of the dense layers only, for fine-tuning on few clips.
     labels: learn from texts made of labels (MBTG) instead of captions: the pre-training.
@@ -88,6 +90,7 @@ class DecoderRun(RunConfig):
     labels: MaskedTextConfig | None = None
     curriculum: CurriculumConfig | None = None
     lora: LoraConfig | None = None
+    codes: Literal["drawn", "codec"] = "drawn"
     gradient_checkpointing: bool = False
     valid_clips: NonNegativeInt = 256
     valid_passes: PositiveInt = 2
