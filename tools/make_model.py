@@ -65,9 +65,10 @@ SCALES = {
         "small",
         defaults=(
             "num_inference_steps=25",
-            "guidance_scale=3.0",
+            "guidance_scale=2.5",
             "guided_share=0.6",
             "truncation=0.8",
+            "backend=int8",
         ),
         card=ROOT / "src" / "diffsound" / "assets" / "small" / "README.md",
     ),
