@@ -42,25 +42,23 @@ def warm(bundle: str | None, seconds: float, steps: int, repeats: int) -> dict[s
     start = time.perf_counter()
     pipeline = TextToSound.from_pretrained(bundle)
     load = time.perf_counter() - start
-    stages = pipeline.bundle
+    parts, stages = pipeline.bundle, pipeline.stages
     settings = pipeline.sampling_settings(num_inference_steps=steps)
     columns = pipeline.columns(round(seconds * pipeline.sample_rate))
-    text, negative = stages.text_encoder([PROMPT]), stages.text_encoder([""])
+    text, negative = parts.text_encoder([PROMPT]), parts.text_encoder([""])
     generators = [torch.Generator().manual_seed(0)]
-    grid = (stages.codec.rows, columns)
+    grid = (parts.codec.rows, columns)
     with torch.inference_mode():
-        tokens = stages.decoder.generate(text, grid, generators, settings, negative=negative)
-        mel = stages.codec.decode(tokens).clamp(0, 1)
+        tokens = stages.generate(text, grid, generators, settings, negative=negative)
+        mel = stages.decode(tokens).clamp(0, 1)
         times = {
-            "text encoder": median_seconds(lambda: stages.text_encoder([PROMPT]), repeats),
+            "text encoder": median_seconds(lambda: parts.text_encoder([PROMPT]), repeats),
             "decoder": median_seconds(
-                lambda: stages.decoder.generate(
-                    text, grid, generators, settings, negative=negative
-                ),
+                lambda: stages.generate(text, grid, generators, settings, negative=negative),
                 repeats,
             ),
-            "codec": median_seconds(lambda: stages.codec.decode(tokens), repeats),
-            "vocoder": median_seconds(lambda: stages.vocoder(mel), repeats),
+            "codec": median_seconds(lambda: stages.decode(tokens), repeats),
+            "vocoder": median_seconds(lambda: stages.vocode(mel), repeats),
         }
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "x.wav"
