@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from diffsound.audio.io import read_audio
 from diffsound.batch import manifest
-from diffsound.batch.lanes import Lanes
 from diffsound.batch.rows import read_requests
 from diffsound.batch.run import BatchReport, Interrupted, Maker, _together, generate_batch
 from diffsound.errors import AudioError, BundleError, DataError, InputError
@@ -312,19 +310,3 @@ def test_a_stopped_maker_writes_nothing(tmp_path: Path, tiny_folder: Path) -> No
     with pytest.raises(Interrupted):
         maker(requests, lambda: True)
     assert contents(tmp_path / "out") == {}
-
-
-def test_lanes_give_every_result_and_stop_all_when_one_fails() -> None:
-    assert sorted(Lanes(3).map(lambda x: x * x, range(10))) == [x * x for x in range(10)]
-    lanes, running = Lanes(2), threading.Event()
-
-    def work(item: int) -> None:
-        if item == 1:
-            running.wait(10)
-            raise RuntimeError("broken")
-        running.set()
-        assert lanes.stopped.wait(10)
-
-    with pytest.raises(RuntimeError, match="broken"):
-        list(lanes.map(work, range(2)))
-    assert lanes.stopped.is_set()

@@ -1,47 +1,169 @@
-"""Several sounds at once in one process, a core each.
+"""Several sounds at once on one machine: a lane per core, the first in this process.
 
-On a CPU a step's matrix products are small: one core each is faster than all cores on each. The
-lanes share one copy of the weights.
+On a CPU a step's matrix products are small: one core each is faster than all cores on each. Every
+further lane is a process of its own (`worker.py`), for two in one process would wait for each
+other in Python between the products. Work goes to a lane only once its process is ready, so a
+short list is done before a second model is loaded, and none waits for one.
 """
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from threading import Event
-from typing import TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+from diffsound.errors import DiffsoundError
 
 ItemT = TypeVar("ItemT")
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+WORKER = (sys.executable, "-m", "diffsound.batch.worker")
+_PATIENCE = 30.0  # seconds for a worker that was asked to end
+
+
+class Work(Protocol[ItemT_contra, ResultT_co]):
+    """What lanes do with each item. It, items and results must be picklable."""
+
+    def prepare(self) -> None:
+        """Load what every item needs, once in each process."""
+        ...
+
+    def __call__(self, item: ItemT_contra, /, stopped: Callable[[], bool] = ...) -> ResultT_co: ...
 
 
 class Lanes:
-    """Threads that run a function over items; results come as they are ready."""
+    """Runs work over items in `count` lanes; results come as they are ready."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.stopped = Event()
 
-    def map(
-        self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]
-    ) -> Iterator[ResultT]:
-        """Ctrl-C (or leaving early) sets `stopped`, for the function to heed, and waits for it."""
+    def map(self, work: Work[ItemT, ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+        """Ctrl-C, a failure or leaving early sets `stopped`, ends the workers and waits for all."""
         import torch
 
+        from diffsound.threads import torch_threads
+
+        run: _Run[ItemT, ResultT] = _Run(items, self.stopped)
+        count = min(self.count, run.total)
+        if not count:
+            return
         cores = torch.get_num_threads()
-        threads = max(1, cores // self.count)
+        share = max(1, cores // count)
+        work.prepare()
 
-        def open_lane() -> None:
-            torch.set_num_threads(threads)  # of this lane alone
+        def own_lane() -> None:
+            with torch_threads(share):
+                run.drain(lambda item: work(item, self.stopped.is_set))
 
-        with ThreadPoolExecutor(self.count, "diffsound-lane", open_lane) as pool:
-            futures = [pool.submit(function, item) for item in items]
-            # A thread that is started later, by whomever, takes after the last one set.
+        workers = [Worker() for _ in range(count - 1)]
+
+        def further_lane(worker: Worker) -> Callable[[], None]:
+            def lane() -> None:
+                worker.send((work, share))
+                run.drain(worker)
+
+            return lane
+
+        threads = [
+            Thread(target=run.guarded(lane), name="diffsound-lane", daemon=True)
+            for lane in (own_lane, *map(further_lane, workers))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            torch.set_num_threads(cores)  # a new thread takes after the last one set
+            for _ in range(run.total):
+                yield run.next_result()
+        finally:
+            self.stopped.set()
+            for worker in workers:
+                worker.end()
+            for thread in threads:
+                thread.join()
             torch.set_num_threads(cores)
+
+
+class _Run(Generic[ItemT, ResultT]):
+    """The items still to do and the results so far, shared by the lanes."""
+
+    def __init__(self, items: Iterable[ItemT], stopped: Event) -> None:
+        self.stopped = stopped
+        self._todo: SimpleQueue[ItemT] = SimpleQueue()
+        self._done: SimpleQueue[tuple[ResultT | None, BaseException | None]] = SimpleQueue()
+        self.total = 0
+        for item in items:
+            self._todo.put(item)
+            self.total += 1
+
+    def drain(self, function: Callable[[ItemT], ResultT]) -> None:
+        """Do items until there are none or all is stopped."""
+        while not self.stopped.is_set():
             try:
-                for future in as_completed(futures):
-                    yield future.result()
-            except BaseException:
-                self.stopped.set()
-                pool.shutdown(cancel_futures=True)
-                raise
+                item = self._todo.get_nowait()
+            except Empty:
+                return
+            self._done.put((function(item), None))
+
+    def guarded(self, lane: Callable[[], None]) -> Callable[[], None]:
+        """A lane whose failure is what the next result raises."""
+
+        def run() -> None:
+            try:
+                lane()
+            except BaseException as error:
+                self._done.put((None, error))
+
+        return run
+
+    def next_result(self) -> ResultT:
+        result, error = self._done.get()
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+
+class Worker:
+    """A process that does what it is sent; called with an item, it gives its result."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def send(self, message: Any) -> Any:
+        """Send a message and wait for its answer; what the worker raised is raised here."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump(message, self._process.stdin)
+            self._process.stdin.flush()
+            result, error = pickle.load(self._process.stdout)
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError) as lost:
+            raise DiffsoundError(
+                "a worker process ended unexpectedly (out of memory?); use fewer --workers and "
+                "run again: what is finished is kept"
+            ) from lost
+        if error is not None:
+            raise error
+        return result
+
+    __call__ = send
+
+    def end(self) -> None:
+        """Stop it, also in the middle of an item; returns when it is gone."""
+        self._process.terminate()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # a message it never read
+                    pipe.close()

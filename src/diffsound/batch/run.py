@@ -3,7 +3,7 @@
     generate_batch("prompts.jsonl", "out")
 
 Every sound is the one a single generation with its seed makes, whatever ran beside it and on
-whichever engine: this process with a lane per core, or Ray over many machines.
+whichever engine: this machine with a lane per core, or Ray over many of them.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ class Maker:
     backend: str | None
     loudness: float | None
     context: str
+
+    def prepare(self) -> None:
+        """Load the model into this process."""
+        load_pipeline(self.bundle, self.device, self.backend)
 
     def __call__(
         self, requests: Sequence[Request], stopped: Callable[[], bool] = lambda: False
@@ -265,11 +269,7 @@ def _runner(engine: str, workers: int | None, address: str | None, device: str) 
         count, together = workers or 1, _TOGETHER["accelerator"]
 
     def run(maker: Maker, requests: Sequence[Request]) -> Iterator[Outcome]:
-        # Loaded before the lanes open: by all of them at once it would be loaded many times.
-        load_pipeline(maker.bundle, maker.device, maker.backend)
-        lanes = Lanes(min(count, len(requests)))
-        chunks = _together(requests, together)
-        yield from lanes.map(lambda chunk: maker(chunk, lanes.stopped.is_set), chunks)
+        yield from Lanes(count).map(maker, _together(requests, together))
 
     return run
 
