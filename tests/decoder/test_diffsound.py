@@ -295,7 +295,7 @@ def test_samplers_that_need_another_matrix(make_text: Any, make_generators: Any)
 
 
 @pytest.mark.parametrize("transition", ["uniform", "mask", "mask_uniform"])
-@pytest.mark.parametrize("kind", ["linear", "cosine"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "quarter"])
 def test_every_schedule_trains_and_samples(
     make_text: Any, make_generators: Any, transition: str, kind: str
 ) -> None:

@@ -18,6 +18,9 @@ Activation = Literal["gelu", "gelu2"]
 class ScheduleConfig(Config):
     """The forward process (section IV-B; end values of section VII-A).
 
+    kind: how the share of lost tokens grows: in even steps (the paper), as Nichol and Dhariwal's
+        cosine, as a "quarter" of a sine (few tokens are drawn at first, as by MaskGIT), or by the
+        published code's rule.
     gamma_end: γ̄_T, the share of masked tokens at T; only "mask_uniform" has the choice.
     row_order: 0 noises all rows alike (the paper). Above 0 the last rows are noised first, so that
         the first ones are drawn first: for residual codecs, whose rows go from coarse to fine. At
@@ -26,7 +29,7 @@ class ScheduleConfig(Config):
         (first row first, in any unit): the coarse rows can have most of the steps.
     """
 
-    kind: Literal["linear", "cosine", "official"] = "linear"
+    kind: Literal["linear", "cosine", "quarter", "official"] = "linear"
     transition: Literal["uniform", "mask", "mask_uniform"] = "mask_uniform"
     gamma_end: Annotated[float, Field(gt=0, lt=1)] = 0.9
     row_order: Annotated[float, Field(ge=0, le=10)] = 0.0

@@ -18,6 +18,7 @@ from diffsound.decoder.diffusion.schedule import (
     Schedule,
     cosine_schedule,
     linear_schedule,
+    quarter_schedule,
 )
 from diffsound.decoder.request import check_request
 from diffsound.decoder.sampling import Predictor, check_sampling, sample
@@ -25,6 +26,7 @@ from diffsound.decoder.transformer import DenoisingTransformer, of_rows
 from diffsound.text.features import TextFeatures
 
 _DEFAULT = SamplingSettings()
+SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "quarter": quarter_schedule}
 
 
 class Diffsound(nn.Module):
@@ -179,5 +181,4 @@ def build_schedule(config: DiffsoundConfig) -> Schedule:
     with torch.device("cpu"):  # also for a model that is being built on the meta device
         if settings.kind == "official":
             return official_schedule(steps, size)
-        build = linear_schedule if settings.kind == "linear" else cosine_schedule
-        return build(steps, size, settings.transition, settings.gamma_end)
+        return SCHEDULES[settings.kind](steps, size, settings.transition, settings.gamma_end)

@@ -15,6 +15,7 @@ from diffsound.decoder.diffusion import (
     posterior,
     q_xt_given_x0,
     q_xt_given_xs,
+    quarter_schedule,
     reverse_probs,
     sample_stationary,
     sample_xt,
@@ -116,7 +117,7 @@ def test_times_may_differ_between_items(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("make", [linear_schedule, cosine_schedule])
+@pytest.mark.parametrize("make", [linear_schedule, cosine_schedule, quarter_schedule])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_no_nan_and_unit_mass_at_the_ends_in_low_precision(kind, make, dtype):
     steps, size = 100, 256
@@ -144,7 +145,8 @@ def test_no_nan_and_unit_mass_at_the_ends_in_low_precision(kind, make, dtype):
 def test_linear_schedules_end_exactly_where_the_paper_says():
     ends = {"uniform": (0, 0), "mask": (0, 1), "mask_uniform": (0, 0.9)}
     for kind, (stay, masked) in ends.items():
-        for schedule in (linear_schedule(100, 256, kind), cosine_schedule(100, 256, kind)):
+        for make in (linear_schedule, cosine_schedule, quarter_schedule):
+            schedule = make(100, 256, kind)
             assert (float(schedule.stay[0]), float(schedule.masked[0])) == (1, 0)
             assert (float(schedule.stay[-1]), float(schedule.masked[-1])) == (stay, masked)
     alpha, beta, gamma = linear_schedule(100, 256, "mask_uniform").cumulative(50)
@@ -153,7 +155,7 @@ def test_linear_schedules_end_exactly_where_the_paper_says():
     assert float(beta) == pytest.approx(0.05 / 256)
 
 
-@pytest.mark.parametrize("make", [linear_schedule, cosine_schedule])
+@pytest.mark.parametrize("make", [linear_schedule, cosine_schedule, quarter_schedule])
 @pytest.mark.parametrize("steps", [1, 2, 1000])
 def test_every_length_is_a_valid_chain(make, steps):
     for kind in KINDS:

@@ -39,6 +39,7 @@ from diffsound.decoder.diffusion.schedule import (
     Transition,
     cosine_schedule,
     linear_schedule,
+    quarter_schedule,
 )
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "prior_kl",
     "q_xt_given_x0",
     "q_xt_given_xs",
+    "quarter_schedule",
     "reverse_probs",
     "sample_stationary",
     "sample_xt",

@@ -142,6 +142,19 @@ def cosine_schedule(
     return _from_level(level, codebook_size, transition, gamma_end)
 
 
+def quarter_schedule(
+    steps: int, codebook_size: int, transition: Transition, gamma_end: float = 0.9
+) -> Schedule:
+    """As the linear schedule, with the share of lost tokens following a quarter of a sine.
+
+    The reverse chain then begins with few tokens a step, while hardly any is there to go by, and
+    ends with many: MaskGIT's order. Training sees mostly noise as often as sampling does.
+    """
+    level = torch.sin(_level(steps) * math.pi / 2)
+    level[-1] = 1.0
+    return _from_level(level, codebook_size, transition, gamma_end)
+
+
 def _level(steps: int) -> Tensor:
     """0, 1/T, …, 1 as float64 [T + 1]."""
     if steps < 1:
