@@ -128,6 +128,9 @@ def test_column_parts_against_loops() -> None:
         if embedding.project is not None:
             summed += embedding.project.bias
         torch.testing.assert_close(embedding(tokens), summed)
+        folded = embedding.folded()
+        assert folded.project is None
+        torch.testing.assert_close(folded(tokens), summed)
         for row in range(3):
             size = code_width or 7
             weight = head.project.weight[row * size : (row + 1) * size]

@@ -8,7 +8,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from diffsound.decoder.codes import ColumnEmbedding
 from diffsound.decoder.layers import CrossAttention, FeedForward, SelfAttention
+from diffsound.threads import torch_threads
 
 DecoderT = TypeVar("DecoderT", bound=nn.Module)
 
@@ -41,7 +43,8 @@ def quantize_int8(decoder: DecoderT) -> DecoderT:
     """Replace the dense layers that run at every step by int8 ones, in place; CPU inference only.
 
     What runs once per generation (text keys, timestep scales) and the output head, where the
-    tokens are decided, stay in float32.
+    tokens are decided, stay in float32. So do the columns' embeddings, as a table: int8 rounding
+    would turn a last bit that depends on the number of cores into another token.
     """
     for module in list(decoder.modules()):
         if isinstance(module, SelfAttention):
@@ -54,4 +57,9 @@ def quantize_int8(decoder: DecoderT) -> DecoderT:
             continue
         for name in names:
             setattr(module, name, Int8Linear(getattr(module, name)))
+    for module in list(decoder.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, ColumnEmbedding):
+                with torch_threads(1):
+                    setattr(module, name, child.folded())
     return decoder.eval()
