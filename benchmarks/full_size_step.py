@@ -102,6 +102,7 @@ def as_published(model: Diffsound, tokens: Tensor, text: TextFeatures, t: Tensor
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=["paper", "tiny"], default="paper")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -115,14 +116,15 @@ def main() -> None:
 
     torch.manual_seed(0)
 
-    model = Diffsound(DiffsoundConfig.paper()).eval()
+    # tiny only shows that it works: its figures say nothing.
+    model = Diffsound(getattr(DiffsoundConfig, arguments.preset)()).eval()
     config, steps = model.config, model.config.timesteps
     features = torch.randn(1, TEXT_TOKENS, config.text_dim)
     mask = torch.ones(1, TEXT_TOKENS, dtype=torch.bool)
     text = TextFeatures(features, mask, features.mean(1))
     tokens = torch.randint(config.codebook_size + 1, (1, config.rows, config.columns))
     t = torch.tensor([steps // 2])
-    predict = Predictor(model.transformer, text, None, 1.0)
+    predict = Predictor(model.transformer, text, None, guidance_scale=1.0)
     predict.prepare([steps // 2])
     logits = predict(tokens, steps // 2)
 

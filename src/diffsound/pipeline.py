@@ -337,14 +337,17 @@ class TextToSound:
     def render(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1], wave [B, L·hop].
 
-        On a CPU item by item, for the same bits alone and in a batch.
+        On a CPU item by item, and on one core but for a vocoder that rounds alike on any number,
+        for the same bits alone and in a batch.
         """
         parts = tokens.to(self.device).split(1 if self.device.type == "cpu" else len(tokens))
+        alike = getattr(self.stages.vocode, "rounds_alike", False)
         mels, waves = [], []
-        with torch_threads(1):
-            for part in parts:
+        for part in parts:
+            with torch_threads(1):
                 mel = self.stages.decode(part).clamp(0.0, 1.0)
-                mels.append(mel.float())
+            mels.append(mel.float())
+            with torch_threads(torch.get_num_threads() if alike else 1):
                 waves.append(self.stages.vocode(mel).float())
         return torch.cat(mels), torch.cat(waves)
 

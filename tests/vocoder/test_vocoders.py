@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.stft import stft
+from diffsound.threads import torch_threads
 from diffsound.vocoder import (
     GriffinLimConfig,
     ISTFTConfig,
@@ -221,3 +222,17 @@ def test_the_seed_chooses_the_phases() -> None:
     waves = [GriffinLim(GriffinLimConfig(iterations=2, seed=n), MEL)(mel) for n in (0, 0, 1)]
     torch.testing.assert_close(waves[0], waves[1], atol=0, rtol=0)
     assert (waves[0] - waves[2]).abs().max() > 0.01 * waves[0].abs().max()
+
+
+@pytest.mark.parametrize("frames", [16, 37, 200])
+def test_griffin_lim_rounds_alike_with_any_number_of_threads(frames: int) -> None:
+    vocoder = GriffinLim(GriffinLimConfig(iterations=4), MEL)
+    assert vocoder.rounds_alike
+    mel = torch.rand(1, MEL.n_mels, frames, generator=torch.Generator().manual_seed(5))
+    mel[..., : frames // 4] = 0  # silence, where there is no phase
+    waves = []
+    for threads in (1, 2, 3):
+        with torch_threads(threads):
+            waves.append(vocoder(mel))
+    assert torch.isfinite(waves[0]).all()
+    assert all(torch.equal(waves[0], wave) for wave in waves)

@@ -35,17 +35,26 @@ def stft(wave: Tensor, window: Tensor, hop_length: int, padding: Padding = "refl
     return torch.stft(padded, n_fft, hop_length, window=window, center=False, return_complex=True)
 
 
-def istft(spectrum: Tensor, window: Tensor, hop_length: int, length: int) -> Tensor:
+def istft(
+    spectrum: Tensor, window: Tensor, hop_length: int, length: int, envelope: Tensor | None = None
+) -> Tensor:
     """Complex spectrum [B, n_fft // 2 + 1, L] to wave [B, length], the least-squares inverse.
 
     With hop_length <= n_fft / 4 the frames cover every sample up to length = L * hop_length.
-    hop_length must divide n_fft. (torch.istft gives the same in twice the time.)
+    hop_length must divide n_fft. (torch.istft gives the same in twice the time.) envelope: that of
+    `window_envelope` for L frames, which whoever comes often need not compute each time.
     """
     n_fft = window.shape[0]
     frames = torch.fft.irfft(spectrum.transpose(1, 2), n=n_fft) * window  # [B, L, n_fft]
-    squares = window.square().expand(1, frames.shape[1], n_fft)
+    if envelope is None:
+        envelope = window_envelope(window, hop_length, frames.shape[1])
     kept = slice(n_fft // 2, n_fft // 2 + length)
-    return overlap_add(frames, hop_length)[:, kept] / overlap_add(squares, hop_length)[:, kept]
+    return overlap_add(frames, hop_length)[:, kept] / envelope[:, kept]
+
+
+def window_envelope(window: Tensor, hop_length: int, frames: int) -> Tensor:
+    """The sum of the squared windows of so many frames: [1, n_fft + (frames - 1) * hop_length]."""
+    return overlap_add(window.square().expand(1, frames, -1), hop_length)
 
 
 def overlap_add(frames: Tensor, hop_length: int) -> Tensor:

@@ -9,16 +9,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.audio.stft import istft, stft
+from diffsound.audio.stft import istft, stft, window_envelope
+from diffsound.threads import torch_threads
 from diffsound.vocoder.config import GriffinLimConfig
+
+_TINY = 1e-20  # below any magnitude that is not silence; keeps 0 / 0 away
 
 
 class GriffinLim(nn.Module):
     """Mel [B, n_mels, L] to wave [B, L * hop_length], by the fast variant (Perraudin, 2013).
 
     The first phases are drawn from the config's seed, the same for every item of a batch, so that
-    a mel has one wave: on every device, alone or in company.
+    a mel has one wave: on every device, alone or in company. On a CPU its Fourier transforms round
+    alike on any number of cores; its one matrix product is kept to one of them.
     """
+
+    rounds_alike = True  # whatever the number of threads
 
     def __init__(self, config: GriffinLimConfig, mel: MelConfig) -> None:
         super().__init__()
@@ -30,7 +36,9 @@ class GriffinLim(nn.Module):
     def forward(self, mel: Tensor) -> Tensor:
         """Mel [B, n_mels, L] to wave [B, L * hop_length]."""
         # L * hop samples have L + 1 centred frames; the last is a guess.
-        magnitudes = functional.pad(self.front_end.to_linear(mel), (0, 1), mode="replicate")
+        with torch_threads(1):
+            linear = self.front_end.to_linear(mel)
+        magnitudes = functional.pad(linear, (0, 1), mode="replicate")
         return self.from_magnitudes(magnitudes)
 
     @torch.no_grad()
@@ -45,19 +53,21 @@ class GriffinLim(nn.Module):
         # Inside, a frame's bins lie side by side [B, L + 1, bins], as the Fourier transforms want.
         magnitudes = magnitudes.transpose(1, 2).contiguous()
         spectrum = _scaled(phases.T.repeat(len(magnitudes), 1, 1), magnitudes)
+        envelope = window_envelope(window, hop, magnitudes.shape[1])
         # t + m (t - t'), up to the factor 1 + m that the normalisation of phases removes.
         share = self.config.momentum / (1 + self.config.momentum)
         previous = torch.zeros_like(spectrum)
         for _ in range(self.config.iterations):
-            wave = istft(spectrum.transpose(1, 2), window, hop, length)
+            wave = istft(spectrum.transpose(1, 2), window, hop, length, envelope)
             estimate = stft(wave, window, hop, self.mel_config.padding).transpose(1, 2)
-            phases = torch.sub(estimate, previous, alpha=share).sgn_()
-            spectrum = _scaled(phases, magnitudes)
+            spectrum = torch.sub(estimate, previous, alpha=share)
+            # Not sgn: its rounding of complex numbers depends on the number of threads.
+            spectrum = _scaled(spectrum, magnitudes / spectrum.abs().clamp_min_(_TINY))
             previous = estimate
-        return istft(spectrum.transpose(1, 2), window, hop, length)
+        return istft(spectrum.transpose(1, 2), window, hop, length, envelope)
 
 
-def _scaled(phases: Tensor, magnitudes: Tensor) -> Tensor:
-    """Complex `phases` times real `magnitudes`, in place: torch would make both complex first."""
-    torch.view_as_real(phases).mul_(magnitudes[..., None])
-    return phases
+def _scaled(spectrum: Tensor, factors: Tensor) -> Tensor:
+    """Complex `spectrum` times real `factors`, in place: torch would make both complex first."""
+    torch.view_as_real(spectrum).mul_(factors[..., None])
+    return spectrum
