@@ -31,7 +31,7 @@ HOURS = {
     "codec": 0.7,
     "vocoder": 2.5,
     "vocoder-codec": 2.0,
-    "decoder": 0.8,
+    "decoder": 2.1,
     "ar": 1.4,
     "classifier": 0.9,
     "captioner": 1.3,
