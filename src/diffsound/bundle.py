@@ -85,6 +85,7 @@ class GenerationDefaults(Config):
     truncation: float = 1.0
     top_k: int | None = None
     remask: float = 0.0
+    best_of: int = Field(default=1, ge=1, le=100)  # more than one needs a matcher
     backend: Literal["torch", "int8"] = "torch"  # who runs the networks on a CPU: stages.py
 
 

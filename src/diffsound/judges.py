@@ -1,6 +1,7 @@
 """The networks that judge sounds and travel with a bundle, each in the form of a run's export.
 
-    my-bundle/captioner/     says how well sounds fit a text: ranks candidates, caption scores
+    my-bundle/matcher/       says how well sounds fit a text: chooses among candidates
+    my-bundle/captioner/     says what is heard, word by word: caption scores; ranks, too
     my-bundle/classifier/    features and labels behind FID, KL and recognition
 
 A bundle makes sounds without them; they are loaded when they are first asked for.
@@ -8,12 +9,13 @@ A bundle makes sounds without them; they are loaded when they are first asked fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch import nn
 
-JudgeKind = Literal["captioner", "classifier"]
+JudgeKind = Literal["captioner", "classifier", "matcher"]
 JUDGES: tuple[JudgeKind, ...] = get_args(JudgeKind)
 
 
@@ -26,8 +28,14 @@ def load_judge(kind: JudgeKind, folder: str | Path) -> nn.Module:
     """The judge in a bundle's folder or a run, checked against its checksum and in eval mode."""
     from diffsound.evaluation.captioner import load_captioner
     from diffsound.evaluation.classifier import load_classifier
+    from diffsound.evaluation.matcher import load_matcher
 
-    return load_captioner(folder) if kind == "captioner" else load_classifier(folder)
+    loaders: dict[JudgeKind, Callable[[str | Path], nn.Module]] = {
+        "captioner": load_captioner,
+        "classifier": load_classifier,
+        "matcher": load_matcher,
+    }
+    return loaders[kind](folder)
 
 
 def describe_judge(kind: JudgeKind, folder: Path) -> dict[str, Any]:

@@ -14,13 +14,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from diffsound.bundle import Bundle
-from diffsound.choosing import CaptionerRanker
+from diffsound.choosing import CaptionerRanker, MatcherRanker
 from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
@@ -50,6 +51,14 @@ class Job:
     seed: int
 
 
+class Drawn(NamedTuple):
+    """Tokens [B, F', L'], mels [B, n_mels, L], and how well each fits, if it was chosen."""
+
+    tokens: Tensor
+    mels: Tensor
+    scores: Sequence[float | None]
+
+
 class Ranker(Protocol):
     """Says how well sounds fit a prompt: one number per sound, greater is better."""
 
@@ -71,17 +80,18 @@ class TextToSound:
         """max_batch_seconds bounds memory: candidates run in micro-batches of so much sound.
 
         stages: what runs the networks; as the bundle's defaults say when missing.
-        ranker: chooses among candidates (`evaluation.ranking` has some); the bundle's captioner
-        when missing, if it has one.
+        ranker: chooses among candidates (`evaluation.ranking` has some); the bundle's matcher or
+        captioner when missing, if it has one.
         """
         if max_batch_seconds <= 0:
             raise InputError("max_batch_seconds must be more than 0")
         self.bundle = bundle
         self.device = torch.device(device)
         self.max_batch_seconds = max_batch_seconds
-        self.ranker = ranker
-        if ranker is None and "captioner" in bundle.judges:
-            self.ranker = CaptionerRanker(bundle.judges["captioner"], str(self.device))
+        self.matcher = MatcherRanker(bundle, self.device) if "matcher" in bundle.judges else None
+        self.ranker = ranker or self.matcher
+        if self.ranker is None and "captioner" in bundle.judges:
+            self.ranker = CaptionerRanker(bundle.judges["captioner"], self.device)
         for stage in (bundle.codec, bundle.decoder, bundle.vocoder):
             stage.to(self.device)
         self.stages = stages or make_stages(bundle, default_backend(bundle, self.device))
@@ -157,7 +167,7 @@ class TextToSound:
         if self.ranker is None:
             raise InputError(
                 f"'{self.bundle.config.name}' has no ranker to choose among candidates with; "
-                "a bundle with a captioner has one"
+                "a bundle with a matcher or a captioner has one"
             )
         return self.ranker
 
@@ -186,6 +196,8 @@ class TextToSound:
         """
         settings = self.sampling_settings(**sampling)
         if edit is not None:
+            # What an edit changes must fit its surroundings, which the ranker does not judge.
+            settings = replace(settings, best_of=1)
             samples, record = edit.samples, dict(edit.record)
         else:
             seconds = self._check_duration(duration)
@@ -268,11 +280,11 @@ class TextToSound:
 
             known = None if edit is None else edit.known(len(batch))
             text = self._encode_text([job.prompt for job in batch])
-            tokens = self._draw(batch, text, grid, settings, avoid, known, on_step)
-            mels, waves = self.render(tokens)
+            drawn = self._draw_best(batch, text, grid, settings, avoid, known, on_step)
+            waves = self.vocode(drawn.mels)
             covered = self._coverage(text)
-            for job, cells, mel, wave, coverage in zip(
-                batch, tokens, mels, waves, covered, strict=True
+            for job, cells, mel, wave, coverage, score in zip(
+                batch, drawn.tokens, drawn.mels, waves, covered, drawn.scores, strict=True
             ):
                 wave = fade_edges(wave[:samples], self.sample_rate)
                 sounds.append(
@@ -284,6 +296,7 @@ class TextToSound:
                         prompt=job.prompt,
                         seed=job.seed,
                         settings=record,
+                        score=score,
                         coverage=coverage,
                     )
                 )
@@ -299,10 +312,21 @@ class TextToSound:
             values[name] = value
         if changes.get("stride") is not None and "num_inference_steps" not in changes:
             values["num_inference_steps"] = None
-        return SamplingSettings(**values)
+        settings = SamplingSettings(**values)
+        self._check_best_of(settings.best_of)
+        return settings
 
-    @torch.inference_mode()
-    def _draw(
+    def _check_best_of(self, best_of: int) -> None:
+        whole = isinstance(best_of, int) and not isinstance(best_of, bool)
+        if not whole or not 1 <= best_of <= MAX_CANDIDATES:
+            raise InputError(f"best_of must be from 1 to {MAX_CANDIDATES}, not {best_of!r}")
+        if best_of > 1 and self.matcher is None:
+            raise InputError(
+                f"best_of needs a matcher, and '{self.bundle.config.name}' has none; "
+                "num_candidates with keep may serve"
+            )
+
+    def _draw_best(
         self,
         jobs: Sequence[Job],
         text: TextFeatures,
@@ -311,12 +335,44 @@ class TextToSound:
         avoid: str,
         known: Known | None,
         on_step: StepCallback,
+    ) -> Drawn:
+        """For every job the best of `settings.best_of` takes: of each, the same in any company."""
+        takes: list[tuple[Tensor, Tensor]] = []
+        for take in range(settings.best_of):
+            seeds = [take_seed(job.seed, take) for job in jobs]
+
+            def on_take(done: int, total: int, tokens: Tensor, take: int = take) -> None:
+                on_step(take * total + done, settings.best_of * total, tokens)
+
+            tokens = self._draw(seeds, text, grid, settings, avoid, known, on_take)
+            takes.append((tokens, self.decode(tokens)))
+        if len(takes) == 1:
+            return Drawn(*takes[0], [None] * len(jobs))
+        assert self.matcher is not None  # sampling_settings refuses best_of without one
+        fits = torch.tensor([self.matcher.fit(text, mels) for _, mels in takes])  # [takes, jobs]
+        best = fits.argmax(dim=0).tolist()
+        return Drawn(
+            torch.stack([takes[take][0][job] for job, take in enumerate(best)]),
+            torch.stack([takes[take][1][job] for job, take in enumerate(best)]),
+            fits.amax(dim=0).tolist(),
+        )
+
+    @torch.inference_mode()
+    def _draw(
+        self,
+        seeds: Sequence[int],
+        text: TextFeatures,
+        grid: tuple[int, int],
+        settings: SamplingSettings,
+        avoid: str,
+        known: Known | None,
+        on_step: StepCallback,
     ) -> Tensor:
-        """Tokens [B, F', L'] for the jobs, whose prompts are encoded in `text`."""
+        """Tokens [B, F', L'] for the prompts encoded in `text`, each drawn with its own seed."""
         negative = None
         if settings.guidance_scale != 1.0:
-            negative = self._encode_text([avoid]).repeat(len(jobs))
-        generators = [torch.Generator().manual_seed(job.seed) for job in jobs]
+            negative = self._encode_text([avoid]).repeat(len(seeds))
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         with torch_threads(1 if grid[1] < _FEW_COLUMNS else torch.get_num_threads()):
             return self.stages.generate(
                 text, grid, generators, settings, negative=negative, known=known, callback=on_step
@@ -333,23 +389,34 @@ class TextToSound:
             return [None] * len(text)
         return self.bundle.coverage.of(text.pooled)
 
-    @torch.inference_mode()
     def render(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1], wave [B, L·hop].
+        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1], wave [B, L·hop]."""
+        mels = self.decode(tokens)
+        return mels, self.vocode(mels)
 
-        On a CPU item by item, and on one core but for a vocoder that rounds alike on any number,
-        for the same bits alone and in a batch.
+    @torch.inference_mode()
+    def decode(self, tokens: Tensor) -> Tensor:
+        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1].
+
+        On a CPU item by item and on one core, for the same bits alone and in a batch.
         """
-        parts = tokens.to(self.device).split(1 if self.device.type == "cpu" else len(tokens))
+        with torch_threads(1):
+            parts = [self.stages.decode(part) for part in self._parts(tokens)]
+        return torch.cat(parts).clamp(0.0, 1.0).float()
+
+    @torch.inference_mode()
+    def vocode(self, mels: Tensor) -> Tensor:
+        """mel [B, n_mels, L] -> wave [B, L·hop].
+
+        As `decode`, but a vocoder that rounds alike on any number of cores has them all.
+        """
         alike = getattr(self.stages.vocode, "rounds_alike", False)
-        mels, waves = [], []
-        for part in parts:
-            with torch_threads(1):
-                mel = self.stages.decode(part).clamp(0.0, 1.0)
-            mels.append(mel.float())
-            with torch_threads(torch.get_num_threads() if alike else 1):
-                waves.append(self.stages.vocode(mel).float())
-        return torch.cat(mels), torch.cat(waves)
+        with torch_threads(torch.get_num_threads() if alike else 1):
+            return torch.cat([self.stages.vocode(part).float() for part in self._parts(mels)])
+
+    def _parts(self, items: Tensor) -> Sequence[Tensor]:
+        """What runs at once: on a CPU one item."""
+        return items.to(self.device).split(1 if self.device.type == "cpu" else len(items))
 
     @torch.inference_mode()
     def tokenize(self, wave: Tensor) -> Tensor:
@@ -412,6 +479,13 @@ def make_jobs(
         for text in map(clean_prompt, prompts)
         for i in range(num_candidates)
     ]
+
+
+def take_seed(seed: int, take: int) -> int:
+    """The seed of the `take`-th draw for one sound; the first is the sound's own."""
+    if take == 0:
+        return seed
+    return int(np.random.SeedSequence([seed, take]).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _check_seed(seed: int | None, generator: torch.Generator | None) -> int:

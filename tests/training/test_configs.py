@@ -27,7 +27,7 @@ FILES = sorted(
 def load(path: Path) -> RunConfig:
     kind = yaml.safe_load(path.read_text(encoding="utf-8"))["stage"]
     # What a run has to be given on the command line.
-    overrides = ["codec=RUN"] if kind == "decoder" else []
+    overrides = ["codec=RUN"] if kind in ("decoder", "matcher") else []
     if (path.parent.name, path.stem) == ("small", "codec"):
         overrides = ["loss.perceptual.classifiers=[RUN]"]
     return load_config(stage_spec(kind).config, path, overrides)
@@ -45,8 +45,8 @@ def test_there_is_one_for_every_stage() -> None:
     for preset, stages in {
         "paper": ("codec", "vocoder", "diffsound", "pretrain", "ar"),
         "official": ("codec", "vocoder", "diffsound", "ar"),
-        "small": ("codec", "vocoder", "vocoder-codec", "decoder", "pretrain", "ar"),
-        "tiny": ("codec", "vocoder", "decoder", "ar"),
+        "small": ("codec", "vocoder", "vocoder-codec", "decoder", "pretrain", "ar", "matcher"),
+        "tiny": ("codec", "vocoder", "decoder", "ar", "matcher"),
     }.items():
         assert {f"{preset}/{stage}" for stage in stages} <= names
 

@@ -334,7 +334,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_silence_is_what_the_codec_makes_of_it() -> None:
     from diffsound.audio.mel import MelConfig, MelFrontEnd
-    from diffsound.training.decoder import silent_column
+    from diffsound.training.token_sets import silent_column
 
     torch.manual_seed(0)
     codec = Codec(CodecConfig.tiny())

@@ -41,6 +41,7 @@ class Row(Config):
     temperature: float | None = None
     top_k: int | None = None
     truncation: float | None = None
+    best_of: int | None = None
 
 
 # The row's names of a SamplingSettings field.
@@ -51,6 +52,7 @@ _SAMPLING = {
     "temperature": "temperature",
     "top_k": "top_k",
     "truncation": "truncation",
+    "best_of": "best_of",
 }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
 from diffsound.batch.rows import Request, read_requests
-from diffsound.choosing import find_captioner
+from diffsound.choosing import check_ranks
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256
 from diffsound.names import FORMATS
@@ -185,7 +185,7 @@ def generate_batch(
         raise InputError(f"unknown format '{file_format}'; there are: {', '.join(FORMATS)}")
     requests = read_requests(prompts, file_format, **defaults)
     if any(request.keep is not None for request in requests):
-        find_captioner(None, bundle)  # refused now rather than row by row
+        check_ranks(bundle)  # refused now rather than row by row
     folder = _make_folder(Path(out))
     maker = Maker(
         folder=str(folder.resolve()),

@@ -73,10 +73,13 @@ def build(
         typer.Option(help="A generation's default, key=value: --default guidance_scale=3"),
     ] = None,
     captioner: Annotated[
-        Path | None, typer.Option(help="Run of a captioner: chooses among candidates.")
+        Path | None, typer.Option(help="Run of a captioner: says what is heard.")
     ] = None,
     classifier: Annotated[
         Path | None, typer.Option(help="Run of a classifier: scores sounds.")
+    ] = None,
+    matcher: Annotated[
+        Path | None, typer.Option(help="Run of a matcher: chooses among candidates.")
     ] = None,
     coverage: Annotated[
         Path | None,
@@ -88,7 +91,7 @@ def build(
     from diffsound.judges import JUDGES
     from diffsound.training.assemble import build as run
 
-    runs = zip(JUDGES, (captioner, classifier), strict=True)
+    runs = zip(JUDGES, (captioner, classifier, matcher), strict=True)
     bundle = run(
         out,
         codec,

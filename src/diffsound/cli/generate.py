@@ -46,6 +46,10 @@ def command(
         )
     if captioner is not None and keep is None:
         raise InputError("--captioner belongs to --keep")
+    if keep is not None and captioner is None:
+        from diffsound.choosing import check_ranks
+
+        check_ranks(making.bundle)  # refused before anything is loaded
     prompt = _prompt(text)
     make_sounds(
         lambda pipeline, **rest: pipeline(prompt, duration=duration, keep=keep, **rest),
@@ -53,7 +57,7 @@ def command(
         Target(making.output, output_dir, file_format, making.spectrogram, making.overwrite),
         making,
         keep=keep,
-        ranker=None if keep is None else _ranker(captioner, making.bundle),
+        ranker=None if captioner is None else _ranker(captioner),
     )
 
 
@@ -65,7 +69,7 @@ def _prompt(text: str | None) -> str:
     return sys.stdin.read()
 
 
-def _ranker(captioner: Path | None, bundle: str | None) -> Ranker:
-    from diffsound.choosing import CaptionerRanker, find_captioner
+def _ranker(captioner: Path) -> Ranker:
+    from diffsound.choosing import CaptionerRanker
 
-    return CaptionerRanker(find_captioner(captioner, bundle))
+    return CaptionerRanker(captioner)

@@ -41,7 +41,7 @@ Keep = Annotated[
     int | None, typer.Option(help="Write only so many of them, those that fit the text best.")
 ]
 Captioner = Annotated[
-    Path | None, typer.Option(help="Captioner that judges for --keep; the bundle's own if missing.")
+    Path | None, typer.Option(help="Captioner that judges for --keep, instead of the bundle's.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
 Backend = Annotated[
@@ -59,6 +59,9 @@ Temperature = Annotated[float | None, typer.Option(help="Below 1 safer, above 1 
 TopK = Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")]
 Truncation = Annotated[
     float | None, typer.Option(help="Draw from the likeliest tokens of this total mass, 0 to 1.")
+]
+BestOf = Annotated[
+    int | None, typer.Option(help="Draw so many for each sound, and keep what fits the text best.")
 ]
 Loudness = Annotated[
     float | None, typer.Option(help="Normalise to this loudness in LUFS, such as -23.")
@@ -88,6 +91,7 @@ class SamplingOptions:
     temperature: Temperature = None
     top_k: TopK = None
     truncation: Truncation = None
+    best_of: BestOf = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -100,6 +104,7 @@ class SamplingOptions:
             temperature=self.temperature,
             top_k=self.top_k,
             truncation=self.truncation,
+            best_of=self.best_of,
         )
 
 

@@ -38,7 +38,8 @@ STAGES = {
     "vocoder": "Train a vocoder on real mels, or on the reconstructions of a trained codec.",
     "decoder": "Train a token decoder, AR or Diffsound, on a codec's tokens and encoded texts.",
     "classifier": "Train the classifier that FID, KL and the other metrics listen with.",
-    "captioner": "Train the captioner that ranks candidates and scores how well sounds fit texts.",
+    "captioner": "Train the captioner that scores how well sounds fit texts, word by word.",
+    "matcher": "Train the matcher that chooses among candidates: sounds and texts in one space.",
 }
 
 

@@ -28,6 +28,8 @@ class SamplingSettings:
         What is decided early is what the text is about.
     remask: share of the already drawn tokens that the confidence sampler masks again and redraws
         at every step, the least sure ones.
+    best_of: for every sound so many are drawn, and the one that fits the text best is kept
+        (section VIII-D); the pipeline does that, a decoder draws what it is told to.
     """
 
     sampler: SamplerName = "ancestral"
@@ -39,6 +41,7 @@ class SamplingSettings:
     truncation: float = 1.0
     top_k: int | None = None
     remask: float = 0.0
+    best_of: int = 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
@@ -24,9 +23,8 @@ from diffsound.config import Config, parse_config
 from diffsound.errors import BundleError, InputError
 from diffsound.evaluation.melception import Melception, MelceptionConfig, SideHead
 from diffsound.evaluation.resnet import ResNet, ResNetConfig
+from diffsound.evaluation.standardise import Standardised
 from diffsound.weights import fingerprint, load_into
-
-MIN_FRAMES = 16  # less than 0.2 s at the published frame rate says nothing about a sound
 
 BackboneConfig = Annotated[MelceptionConfig | ResNetConfig, Field(discriminator="kind")]
 
@@ -61,14 +59,11 @@ class ClassifierOutput(NamedTuple):
     side_logits: Tensor | None = None
 
 
-class Classifier(nn.Module):
+class Classifier(Standardised):
     """Mel [B, n_mels, L ≥ 16] in [0, 1] to features and logits; L may be any length."""
 
-    mean: Tensor  # [n_mels]
-    std: Tensor  # [n_mels]
-
     def __init__(self, config: ClassifierConfig) -> None:
-        super().__init__()
+        super().__init__(config.mel.n_mels)
         self.config = config
         backbone, classes, n_mels = config.backbone, len(config.labels), config.mel.n_mels
         self.backbone: Melception | ResNet
@@ -85,8 +80,6 @@ class Classifier(nn.Module):
             )
         self.dropout = nn.Dropout(backbone.dropout)
         self.head = nn.Linear(backbone.feature_dim, classes)
-        self.register_buffer("mean", torch.full((n_mels,), 0.5))
-        self.register_buffer("std", torch.full((n_mels,), 0.25))
 
     @property
     def feature_dim(self) -> int:
@@ -97,14 +90,9 @@ class Classifier(nn.Module):
         """A short name for this very classifier; features of two that differ are not mixed."""
         return fingerprint(self.config.model_dump(mode="json"), self.state_dict())
 
-    def standardise_by(self, mean: Tensor, std: Tensor) -> None:
-        """Set the bands' statistics [n_mels] of the training clips, as standardisation uses."""
-        self.mean.copy_(mean)
-        self.std.copy_(std.clamp_min(1e-3))  # a band that never moves must not be blown up
-
     def forward(self, mel: Tensor) -> ClassifierOutput:
         """Mel [B, n_mels, L] to features [B, D] and logits [B, classes]."""
-        image = self._standardised(mel)
+        image = self.standardised(mel)
         side = None
         if self.side is not None and self.training and isinstance(self.backbone, Melception):
             middle = self.backbone.middle_of(image)
@@ -119,7 +107,7 @@ class Classifier(nn.Module):
 
         The small network's last are the features [B, D, L'] behind its verdict on each moment.
         """
-        image = self._standardised(mel)
+        image = self.standardised(mel)
         if isinstance(self.backbone, Melception):
             return [self.backbone.middle_of(image)]
         maps = self.backbone.maps(image)
@@ -130,7 +118,7 @@ class Classifier(nn.Module):
 
         The classifier's own verdict on a window of `frame_window` features around each moment.
         """
-        features = self._local_features(self.backbone(self._standardised(mel)))
+        features = self._local_features(self.backbone(self.standardised(mel)))
         return self.head(features.transpose(1, 2)).transpose(1, 2)
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -146,14 +134,6 @@ class Classifier(nn.Module):
                 f"this classifier was trained on another mel front end ({', '.join(differing)}); "
                 "score waves instead of mels, or train a classifier for these mels"
             )
-
-    def _standardised(self, mel: Tensor) -> Tensor:
-        if mel.ndim != 3 or mel.shape[1] != len(self.mean) or mel.shape[2] < MIN_FRAMES:
-            raise InputError(
-                f"the classifier takes mels [B, {len(self.mean)}, at least {MIN_FRAMES} frames], "
-                f"not {list(mel.shape)}"
-            )
-        return (mel - self.mean[:, None]) / self.std[:, None]
 
     def _local_features(self, sequence: Tensor) -> Tensor:
         """[B, C, L'] to features [B, D, L'], each of the window around a moment."""

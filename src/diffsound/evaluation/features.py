@@ -21,9 +21,10 @@ from diffsound.audio.io import fit_length
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.data.duplicates import BANDS, CELLS, sound_fingerprint
 from diffsound.errors import DiffsoundError, InputError
-from diffsound.evaluation.classifier import MIN_FRAMES, Classifier
+from diffsound.evaluation.classifier import Classifier
 from diffsound.evaluation.clips import Clip
 from diffsound.evaluation.feature_cache import FeatureCache, content_key
+from diffsound.evaluation.standardise import MIN_FRAMES
 
 BATCH = 16
 # Clips that wait for others of their length; more are scored in smaller batches.

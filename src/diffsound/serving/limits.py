@@ -28,9 +28,10 @@ def check_limits(limits: Limits, request: Drawing, seconds: float) -> None:
             f"num_inference_steps is {request.num_inference_steps}; this server takes up to "
             f"{limits.steps}"
         )
-    work = seconds * request.num_candidates
+    drawn = request.num_candidates * (request.best_of or 1)
+    work = seconds * drawn
     if work > limits.work + 1e-6:
         raise InputError(
-            f"{request.num_candidates} candidates of {seconds:g} s are {work:g} s of sound; this "
+            f"{drawn} candidates of {seconds:g} s are {work:g} s of sound; this "
             f"server makes up to {limits.work:g} s in one request"
         )

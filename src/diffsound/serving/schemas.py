@@ -68,6 +68,12 @@ class Drawing(Request):
     truncation: float | None = Field(
         default=None, ge=0.001, le=1, description="Draw from the likeliest of this total mass."
     )
+    best_of: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_CANDIDATES,
+        description="Draw so many for each sound, and keep what fits the text best.",
+    )
     bundle: str | None = Field(
         default=None, max_length=200, description="One of /v1/bundles; the first when missing."
     )
@@ -86,6 +92,7 @@ class Drawing(Request):
             "temperature",
             "top_k",
             "truncation",
+            "best_of",
         )
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}

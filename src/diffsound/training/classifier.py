@@ -19,13 +19,13 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
 from diffsound.evaluation.accuracy import average_precision, top_k_accuracy
 from diffsound.evaluation.classifier import (
-    MIN_FRAMES,
     BackboneConfig,
     Classifier,
     ClassifierConfig,
 )
 from diffsound.evaluation.melception import MelceptionConfig
 from diffsound.evaluation.resnet import ResNetConfig
+from diffsound.evaluation.standardise import MIN_FRAMES
 from diffsound.training.config import RunConfig
 from diffsound.training.masking import MaskConfig, MixConfig, mask_mels, mix_waves
 from diffsound.training.sets import Process, check_rate, clips_of, sampler_for

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +15,6 @@ from diffsound.codec.quantizer import ResidualQuantizer
 from diffsound.data.curriculum import CurriculumSampler
 from diffsound.data.datasets import TokenDataset
 from diffsound.data.loaders import EpochLoader, ItemSampler
-from diffsound.data.samplers import SequentialSampler
 from diffsound.data.shards import PreparedData
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.codes import ColumnEmbedding, ColumnLogits, codes_of
@@ -31,7 +29,7 @@ from diffsound.training import show
 from diffsound.training.decoder_run import DecoderRun
 from diffsound.training.derive import check_encoder
 from diffsound.training.frozen import load_codec, load_vocoder
-from diffsound.training.grids import GridDataset, Ladder, RungSampler, mixed_sampler
+from diffsound.training.grids import GridDataset
 from diffsound.training.lora import add_lora, merged_state
 from diffsound.training.sets import Process, clips_of, spread
 from diffsound.training.shard import shard
@@ -41,6 +39,13 @@ from diffsound.training.texts import (
     batch_text,
     drop_text,
     empty_text,
+)
+from diffsound.training.token_sets import (
+    class_sampler,
+    fixed_grids,
+    grid_loader,
+    ladder_for,
+    token_clips,
 )
 
 
@@ -99,12 +104,11 @@ class DecoderStage(Stage):
         self.empty = empty_text(self.encoder)
         self.codec = load_codec(config.codec)[0] if config.codec else None
         self.vocoder = load_vocoder(config.vocoder, self.info.mel)[0] if config.vocoder else None
-        silence = None
-        if config.grids.fill == "silence" and self.codec is not None:
-            silence = silent_column(self.codec, MelFrontEnd(self.info.mel))
-        self.ladder = Ladder(config.grids, silence)
+        self.ladder = ladder_for(config, self.codec, MelFrontEnd(self.info.mel))
         self.loader = self._loader(data, process)
-        self.held_out = self._held_out(data)
+        self.held_out, self.held_out_clips = fixed_grids(
+            config, self._clips(data, config.data.valid_split, False), self.ladder
+        )
 
     @property
     def product(self) -> nn.Module:
@@ -112,52 +116,24 @@ class DecoderStage(Stage):
 
     def _clips(self, data: PreparedData, split: str, augment: bool) -> TokenDataset:
         config = self.config
+        if config.labels is None:
+            return token_clips(config, data, split, augment)
         indices = clips_of(data, config.data, split)
-        if config.labels is not None:
-            return LabelTokenDataset(
-                data, indices, config.labels, codec=config.tokens, augment=augment
-            )
-        return TokenDataset(
-            data, indices, codec=config.tokens, encoder=config.text, augment=augment
-        )
+        return LabelTokenDataset(data, indices, config.labels, codec=config.tokens, augment=augment)
 
     def _loader(self, data: PreparedData, process: Process) -> EpochLoader:
-        config, seed = self.config, self.config.train.seed
+        config = self.config
         folders = [data, *(PreparedData.open(path) for path in config.folders())]
         parts = [self._clips(folder, config.data.train_split, True) for folder in folders]
         dataset = GridDataset(parts, self.ladder)
         sampler: ItemSampler
         if config.curriculum is not None:
             counts = [dataset.label_count(clip) for clip in range(len(dataset.clips))]
-            plan = config.curriculum
+            plan, seed = config.curriculum, config.train.seed
             sampler = CurriculumSampler(counts, plan.n, schedule=plan.schedule, seed=seed)
         else:
-            shares = [folder.share for folder in config.data.mix]
-            sampler = mixed_sampler(dataset, shares, config.data.balance, seed, config.data.favour)
-        return EpochLoader(
-            dataset,
-            RungSampler(sampler, dataset, seed),
-            config.train.batch_size,
-            seed=seed,
-            rank=process.rank,
-            world=process.world,
-            workers=config.data.workers,
-            bucket_by=dataset.width,
-        )
-
-    def _held_out(self, data: PreparedData) -> EpochLoader:
-        config = self.config
-        clips = self._clips(data, config.data.valid_split, False)
-        dataset = GridDataset([clips], self.ladder, augment=False)
-        chosen = spread(range(len(dataset.clips)), config.valid_clips)
-        self.held_out_clips = len(chosen)
-        return EpochLoader(
-            dataset,
-            _Chosen([clip * len(dataset.widths) + dataset.natural[clip] for clip in chosen]),
-            config.train.batch_size,
-            bucket_by=dataset.width,
-            drop_last=False,
-        )
+            sampler = class_sampler(config, dataset)
+        return grid_loader(config, dataset, sampler, process)
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)
@@ -271,23 +247,3 @@ class DecoderStage(Stage):
                 key: value.to(self.device) if isinstance(value, Tensor) else value
                 for key, value in batch.items()
             }
-
-
-class _Chosen(SequentialSampler):
-    """The same items in every epoch."""
-
-    def __init__(self, items: list[int]) -> None:
-        super().__init__(len(items))
-        self.items = np.asarray(items)
-
-    def epoch_items(self, epoch: int) -> np.ndarray:
-        return self.items
-
-
-@torch.no_grad()
-def silent_column(codec: Codec, front_end: MelFrontEnd) -> np.ndarray:
-    """The tokens [F'] the codec gives for silence, away from any sound."""
-    columns = 33
-    samples = columns * codec.time_stride * front_end.config.hop_length
-    mel = front_end(torch.zeros(1, samples))[..., : columns * codec.time_stride]
-    return codec.encode(mel)[0, :, columns // 2].numpy()

@@ -52,6 +52,12 @@ def _captioner() -> StageSpec:
     return StageSpec(CaptionerRun, CaptionerStage)
 
 
+def _matcher() -> StageSpec:
+    from diffsound.training.matcher import MatcherRun, MatcherStage
+
+    return StageSpec(MatcherRun, MatcherStage)
+
+
 # Each imported when it is asked for: a stage needs its own models only.
 STAGES: dict[str, Callable[[], StageSpec]] = {
     "codec": _codec,
@@ -59,6 +65,7 @@ STAGES: dict[str, Callable[[], StageSpec]] = {
     "decoder": _decoder,
     "classifier": _classifier,
     "captioner": _captioner,
+    "matcher": _matcher,
 }
 
 
