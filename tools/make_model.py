@@ -15,7 +15,7 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # every stage ends by its config, so another machine takes another time for the same model.
 HOURS = {
     "prepare": 0.1,
+    "scenes": 0.02,
+    "scenes-short": 0.01,
     "listener": 0.2,
     "listener-2": 0.2,
     "codec": 0.7,
@@ -35,6 +37,7 @@ HOURS = {
     "ar": 1.4,
     "classifier": 0.9,
     "captioner": 1.3,
+    "matcher": 0.7,
     "bundle": 0.0,
     "bundle-ar": 0.0,
 }
@@ -53,6 +56,7 @@ class Scale:
     mel: tuple[str, ...] = ()
     defaults: tuple[str, ...] = ()
     card: Path | None = None
+    scenes: int | None = None  # so many instead of the recipe's number
 
     def config(self, *names: str) -> Path:
         """The first of these configs there is: the tiny scale has one per kind of stage."""
@@ -78,6 +82,7 @@ SCALES = {
         ("train.max_steps=2", "train.tensorboard=false"),
         ("mel={n_fft: 1024, hop_length: 256, n_mels: 32, fmin: 0.0, fmax: 11025.0}",),
         ("num_inference_steps=4",),
+        scenes=4,
     ),
 }
 
@@ -98,7 +103,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
         yield Step("prepare", ("data", "prepare", str(source), "--out", str(data), "--full-band"))
 
     def train(name: str, stage: str, configs: Sequence[str], *settings: str) -> Step:
-        mel = () if stage == "decoder" else scale.mel  # a decoder hears tokens
+        mel = () if stage in ("decoder", "matcher") else scale.mel  # these hear tokens
         chosen = [part for value in (*scale.settings, *mel, *settings) for part in ("--set", value)]
         config = str(scale.config(*configs))
         places = ("--config", config, "--data", str(data), "--run", str(work / name))
@@ -106,7 +111,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
 
     def bundle(name: str, decoder: str, *options: str) -> Step:
         parts = {"codec": "codec", "decoder": decoder, "vocoder": "vocoder-codec"}
-        parts |= {judge: judge for judge in ("captioner", "classifier")}
+        parts |= {judge: judge for judge in ("captioner", "classifier", "matcher")}
         runs = [part for key, run in parts.items() for part in (f"--{key}", str(work / run))]
         more = ("--coverage", str(data), "--name", f"{scale.configs}{name.removeprefix('bundle')}")
         out = work / name
@@ -114,6 +119,24 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
             name, ("bundle", "build", str(out), *runs, *more, *options), out / "config.json"
         )
 
+    def mix(name: str, count: int, *options: str) -> Step:
+        """Scenes of several events, for prompts of several."""
+        out, scenes = work / name, str(count if scale.scenes is None else scale.scenes)
+        chosen = [part for value in options for part in ("--set", value)]
+        command = ("data", "mix", str(data), "--out", str(out), "--count", scenes, *chosen)
+        return Step(name, command, out / "index.json")
+
+    def mixed_in(name: str, share: float) -> str:
+        return f"data.mix=[{{path: {work / name}, share: {share}}}]"
+
+    yield mix(
+        "scenes", 1800, "seconds=7.5", "events=[2, 3]", "background=0.35", "distance=0.12",
+        "repetition=0.15", "together=0.25", "captions=8",
+    )  # fmt: skip
+    yield mix(
+        "scenes-short", 900, "seconds=4.0", "events=[2, 2]", "background=0.3", "distance=0.1",
+        "repetition=0.1", "together=0.2", "captions=8",
+    )  # fmt: skip
     codec, voice = work / "codec", work / "vocoder-codec"
     defaults = [part for value in scale.defaults for part in ("--default", value)]
     card = () if scale.card is None else ("--card", str(scale.card))
@@ -126,10 +149,14 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
         "vocoder-codec", "vocoder", ["vocoder-codec", "vocoder"],
         f"init={work / 'vocoder'}", f"codec={codec}",
     )  # fmt: skip
-    yield train("decoder", "decoder", ["decoder"], f"codec={codec}", f"vocoder={voice}")
+    yield train(
+        "decoder", "decoder", ["decoder"],
+        f"codec={codec}", f"vocoder={voice}", mixed_in("scenes", 0.15),
+    )  # fmt: skip
     yield train("ar", "decoder", ["ar"], f"codec={codec}", f"vocoder={voice}")
     yield train("classifier", "classifier", ["classifier"])
     yield train("captioner", "captioner", ["captioner"])
+    yield train("matcher", "matcher", ["matcher"], f"codec={codec}", mixed_in("scenes-short", 0.12))
     yield bundle("bundle", "decoder", *defaults, *card)
     yield bundle("bundle-ar", "ar")
 
@@ -139,16 +166,13 @@ def run_command(arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", "diffsound", *arguments], check=False).returncode
 
 
-def make_model(
-    source: Path,
-    work: Path,
-    scale: Scale,
+def run_steps(
+    steps: Iterable[Step],
     run: Callable[[Sequence[str]], int] = run_command,
     say: Callable[[str], None] = print,
 ) -> int:
     """Run what is missing; the first exit code that is not 0 ends it."""
-    work.mkdir(parents=True, exist_ok=True)
-    for step in recipe(source.absolute(), work.absolute(), scale):
+    for step in steps:
         if step.done is not None and step.done.exists():
             say(f"## {step.name}: there already")
             continue
@@ -157,8 +181,22 @@ def make_model(
         if code:
             say(f"{step.name} ended with exit code {code}; the same command goes on from here")
             return code
-    say(f"the model is in {work / 'bundle'}")
     return 0
+
+
+def make_model(
+    source: Path,
+    work: Path,
+    scale: Scale,
+    run: Callable[[Sequence[str]], int] = run_command,
+    say: Callable[[str], None] = print,
+) -> int:
+    """The whole recipe; the exit code of the step that failed, if one did."""
+    work.mkdir(parents=True, exist_ok=True)
+    code = run_steps(recipe(source.absolute(), work.absolute(), scale), run, say)
+    if code == 0:
+        say(f"the model is in {work / 'bundle'}")
+    return code
 
 
 def plan(source: Path, work: Path, scale: Scale) -> str:

@@ -17,14 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsound.audio.mel import MelFrontEnd
+from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.errors import InputError
 from diffsound.evaluation import spice
 from diffsound.evaluation.caption_metrics import caption_scores
 from diffsound.evaluation.captioner import Captioner
 from diffsound.evaluation.cider import CiderD
+from diffsound.evaluation.matcher import Matcher
 from diffsound.evaluation.ptb import ptb_words
 from diffsound.evaluation.scene_graph import scene_graph_score
+from diffsound.text.features import TextEncoder
 
 
 class Audible(Protocol):
@@ -59,7 +61,7 @@ class LikelihoodRanker:
     def __init__(self, captioner: Captioner, *, prior: bool = False, batch_size: int = 16) -> None:
         self.captioner = captioner
         self.prior = prior
-        self._ear = _Ear(captioner, batch_size)
+        self._ear = _Ear(captioner.mel, captioner.nothing.device, batch_size)
 
     def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
         """Mean log-likelihood of the prompt's words with each sound."""
@@ -94,7 +96,7 @@ class CaptionRanker:
         self.beams = beams
         self._cider = CiderD(_words(captions) for captions in documents)
         self._corenlp = spice.corenlp_folder(corenlp)
-        self._ear = _Ear(captioner, batch_size)
+        self._ear = _Ear(captioner.mel, captioner.nothing.device, batch_size)
 
     def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
         """Semantic score + CIDEr of what is said of each sound."""
@@ -111,6 +113,27 @@ class CaptionRanker:
         """What the captioner says of each sound."""
         batches = self._ear.batches(sounds)
         return [said for mel in batches for said in self.captioner.caption(mel, beams=self.beams)]
+
+
+class MatchRanker:
+    """How near a matcher finds the sound to the prompt: a cosine."""
+
+    def __init__(self, matcher: Matcher, encoder: TextEncoder, *, batch_size: int = 16) -> None:
+        """encoder: the one whose vectors the matcher reads."""
+        if matcher.config.text_fingerprint != encoder.fingerprint:
+            raise InputError("the matcher reads the vectors of another text encoder than this one")
+        self._matcher, self._encoder = matcher, encoder
+        self._ear = _Ear(matcher.config.mel, matcher.mean.device, batch_size)
+
+    @torch.inference_mode()
+    def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
+        """Cosine of each sound with the prompt."""
+        text = self._encoder([prompt]).pooled.to(self._matcher.mean)
+        return [
+            value
+            for mel in self._ear.batches(sounds)
+            for value in self._matcher.similarity(mel, text)[:, 0].tolist()
+        ]
 
 
 def best(scores: Sequence[float], keep: int) -> list[int]:
@@ -185,7 +208,7 @@ def caption_measure(
 
     A metric that is not available here is left out.
     """
-    ear = _Ear(captioner, batch_size)
+    ear = _Ear(captioner.mel, captioner.nothing.device, batch_size)
 
     def measure(prompts: Sequence[str], sounds: Sequence[Audible]) -> dict[str, float]:
         said = [c for mel in ear.batches(sounds) for c in captioner.caption(mel, beams=beams)]
@@ -197,24 +220,22 @@ def caption_measure(
 
 
 class _Ear:
-    """Sounds to the mels a captioner was trained on, in batches of bounded size."""
+    """Sounds to the mels a judge was trained on, in batches of bounded size."""
 
-    def __init__(self, captioner: Captioner, batch_size: int) -> None:
-        self._captioner, self._batch_size = captioner, batch_size
-        self._front_end = MelFrontEnd(captioner.mel)
+    def __init__(self, mel: MelConfig, device: torch.device, batch_size: int) -> None:
+        self._device, self._batch_size = device, batch_size
+        self._front_end = MelFrontEnd(mel).to(device)
 
     def batches(self, sounds: Sequence[Audible]) -> Iterable[Tensor]:
         """mels [B, n_mels, L] of the sounds in order, those of one batch as long as its longest."""
-        device = self._captioner.nothing.device
-        self._front_end.to(device)
         for at in range(0, len(sounds), self._batch_size):
             waves = [self._wave(sound) for sound in sounds[at : at + self._batch_size]]
             padded = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
             with torch.inference_mode():
-                yield self._front_end(padded.to(device))
+                yield self._front_end(padded.to(self._device))
 
     def _wave(self, sound: Audible) -> Tensor:
-        rate = self._captioner.mel.sample_rate
+        rate = self._front_end.config.sample_rate
         wave = np.asarray(sound.wave, dtype=np.float32)
         if sound.sample_rate != rate:
             import soxr

@@ -28,8 +28,16 @@ from diffsound.evaluation.clips import FileClip
 from diffsound.evaluation.compare import compare
 from diffsound.evaluation.feature_cache import FeatureCache
 from diffsound.evaluation.features import extract
+from diffsound.evaluation.matcher import Matcher, load_matcher
 from diffsound.evaluation.paper_tables import PaperTable, Row, paper_table
-from diffsound.evaluation.ranking import Audible, CaptionRanker, LikelihoodRanker, Ranker, best
+from diffsound.evaluation.ranking import (
+    Audible,
+    CaptionRanker,
+    LikelihoodRanker,
+    MatchRanker,
+    Ranker,
+    best,
+)
 from diffsound.evaluation.run import Heard, caption_comparison
 from diffsound.evaluation.score import Score
 from diffsound.evaluation.sets import (
@@ -62,7 +70,9 @@ class TableConfig(Config):
 
     bundles: by the names the table's rows have (`paper_table(n).models`); rows without one stay
     blank. samples: sounds per text (None: 1, in table 7 the 10 candidates). ranker: what chooses
-    among candidates; "caption" is the paper's. corenlp: the folder of the jars SPICE needs.
+    among candidates; "caption" is the paper's, "matcher" the run given or the one that ships with
+    the bundles. corenlp: the folder of the jars SPICE needs. sampling: over the bundles' defaults,
+    of which best_of does not count: a row is about the decoder.
     """
 
     data: str
@@ -71,12 +81,13 @@ class TableConfig(Config):
     bundles: dict[str, str]
     classifier: str | None = None
     captioner: str | None = None
+    matcher: str | None = None
     corenlp: str | None = None
     samples: PositiveInt | None = None
     seconds: PositiveFloat = 5.0
     seed: int = Field(default=0, ge=0)
     sampling: dict[str, Any] = Field(default_factory=dict)
-    ranker: Literal["caption", "likelihood"] = "caption"
+    ranker: Literal["caption", "likelihood", "matcher"] = "caption"
     resamples: int | None = Field(default=None, ge=0)
     allow_few: bool = False
     device: str = "cpu"
@@ -93,6 +104,7 @@ class _Bench:
     samples: int
     classifier: Classifier
     captioner: Captioner | None
+    matcher: Matcher | None
     corenlp: Path | None
     cache: FeatureCache
     progress: Progress | None
@@ -117,12 +129,15 @@ def make_table(
     judge = load_classifier(judge_folder(first, config.classifier, "classifier"))
     captioner = find_captioner(first, config.captioner)
     keeps = [row.keep for row in table.rows if row.keep is not None]
-    if keeps and captioner is None:
+    matcher = None
+    if keeps and config.ranker == "matcher":
+        matcher = load_matcher(judge_folder(first, config.matcher, "matcher"))
+    elif keeps and captioner is None:
         raise InputError(f"table {number} ranks candidates by a captioner; give one in its config")
     samples = config.samples or (_CANDIDATES if keeps else 1)
     with FeatureCache(out / "features.sqlite") as cache:
         bench = _Bench(
-            out, config, data, examples, samples, judge, captioner, jars, cache, progress
+            out, config, data, examples, samples, judge, captioner, matcher, jars, cache, progress
         )
         rows = _measure(bench, table)
     settings = {
@@ -159,7 +174,7 @@ def _measure(bench: _Bench, table: PaperTable) -> dict[str, dict[str, Score]]:
 
 def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[str, Score]:
     config = bench.config
-    sampling = dict(config.sampling)
+    sampling = {"best_of": 1} | config.sampling
     decoder = pipeline.bundle.config.decoder.model
     if isinstance(decoder, DiffsoundConfig):
         evaluations = row.evaluations(decoder.timesteps)
@@ -181,7 +196,7 @@ def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[
     of = sample_names(bench.examples, bench.samples)
     clips = clips_of(sounds, of)
     if row.keep is not None:
-        clips = _kept(bench, clips, row.keep)
+        clips = _kept(bench, pipeline, clips, row.keep)
     ids = [example.id for example in bench.examples]
     truth, made = (
         extract(bench.classifier, one, seconds=config.seconds, cache=bench.cache)
@@ -203,15 +218,12 @@ def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[
     return scores
 
 
-def _kept(bench: _Bench, clips: Sequence[FileClip], keep: int) -> list[FileClip]:
+def _kept(
+    bench: _Bench, pipeline: TextToSound, clips: Sequence[FileClip], keep: int
+) -> list[FileClip]:
     """The best candidates of each text (section VIII-D); clips come text by text."""
     count = max(1, round(keep * bench.samples / _CANDIDATES))
-    assert bench.captioner is not None  # make_table refuses a ranking without one
-    ranker: Ranker = LikelihoodRanker(bench.captioner)
-    if bench.config.ranker == "caption":
-        documents = [example.captions for example in bench.examples]
-        ranker = CaptionRanker(bench.captioner, documents, corenlp=bench.corenlp)
-    rate = bench.captioner.mel.sample_rate
+    ranker, rate = _ranker(bench, pipeline.bundle), pipeline.sample_rate
     kept: list[FileClip] = []
     for at, example in enumerate(bench.examples):
         candidates = clips[at * bench.samples : (at + 1) * bench.samples]
@@ -221,12 +233,23 @@ def _kept(bench: _Bench, clips: Sequence[FileClip], keep: int) -> list[FileClip]
     return kept
 
 
+def _ranker(bench: _Bench, bundle: Bundle) -> Ranker:
+    if bench.matcher is not None:
+        return MatchRanker(bench.matcher, bundle.text_encoder)
+    assert bench.captioner is not None  # make_table refuses a ranking without one
+    if bench.config.ranker == "likelihood":
+        return LikelihoodRanker(bench.captioner)
+    documents = [example.captions for example in bench.examples]
+    return CaptionRanker(bench.captioner, documents, corenlp=bench.corenlp)
+
+
 def _plan(bench: _Bench, row: Row, folder: Path) -> str:
     """A fingerprint of everything that decides a cell's scores."""
-    config, captioner = bench.config, bench.captioner
-    heard_by = None
-    if captioner is not None:
-        heard_by = fingerprint(captioner.config.model_dump(mode="json"), captioner.state_dict())
+    config = bench.config
+    heard_by = [
+        judge and fingerprint(judge.config.model_dump(mode="json"), judge.state_dict())
+        for judge in (bench.captioner, bench.matcher)
+    ]
     return _short(
         [
             [example.id for example in bench.examples],
