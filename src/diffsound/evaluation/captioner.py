@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from diffsound.audio.mel import MelConfig
 from diffsound.config import Config, parse_config
 from diffsound.decoder.layers import CrossAttention, FeedForward, SelfAttention, merge_heads
-from diffsound.errors import BundleError, InputError
+from diffsound.errors import InputError
 from diffsound.evaluation.beam import beam_search, greedy_search
 from diffsound.evaluation.caption_tokenizer import END, PAD, START, UNKNOWN, CaptionTokenizer
 from diffsound.evaluation.captioner_encoder import AudioEncoder, EncoderConfig, PatchConfig
@@ -217,12 +217,10 @@ class _Sentences:
 
 def load_captioner(run: str | Path) -> Captioner:
     """The captioner of a finished run (its folder, or its export folder), ready to listen."""
-    from diffsound.training.export import load_export
+    from diffsound.training.export import load_export_of
     from diffsound.weights import load_into
 
-    kind, config, state = load_export(run)
-    if kind != "captioner":
-        raise BundleError(f"{run} holds a {kind}, not a captioner; give a captioner's run")
+    config, state = load_export_of(run, "captioner")
     captioner = Captioner(
         parse_config(CaptionerConfig, config["captioner"], source=f"{run}: captioner"),
         config["words"],

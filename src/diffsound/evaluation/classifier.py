@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig
 from diffsound.config import Config, parse_config
-from diffsound.errors import BundleError, InputError
+from diffsound.errors import InputError
 from diffsound.evaluation.melception import Melception, MelceptionConfig, SideHead
 from diffsound.evaluation.resnet import ResNet, ResNetConfig
 from diffsound.evaluation.standardise import Standardised
@@ -157,11 +157,9 @@ class Classifier(Standardised):
 
 def load_classifier(folder: str | Path) -> Classifier:
     """The classifier of a run's folder, its export, or a folder shipped like one; in eval mode."""
-    from diffsound.training.export import load_export
+    from diffsound.training.export import load_export_of
 
-    kind, config, state = load_export(folder)
-    if kind != "classifier":
-        raise BundleError(f"{folder} holds a {kind}, not a classifier; give a classifier's run")
+    config, state = load_export_of(folder, "classifier")
     return build_classifier(config, state, str(folder))
 
 

@@ -23,7 +23,6 @@ from torch.nn import functional as F
 
 from diffsound.audio.mel import MelConfig
 from diffsound.config import Config, parse_config
-from diffsound.errors import BundleError
 from diffsound.evaluation.resnet import ResNet, ResNetConfig
 from diffsound.evaluation.standardise import Standardised
 from diffsound.weights import load_into
@@ -100,11 +99,9 @@ def matching_loss(logits: Tensor, same: Tensor) -> Tensor:
 
 def load_matcher(folder: str | Path) -> Matcher:
     """The matcher of a run's folder, its export, or a folder shipped like one; in eval mode."""
-    from diffsound.training.export import load_export
+    from diffsound.training.export import load_export_of
 
-    kind, config, state = load_export(folder)
-    if kind != "matcher":
-        raise BundleError(f"{folder} holds a {kind}, not a matcher; give a matcher's run")
+    config, state = load_export_of(folder, "matcher")
     return build_matcher(config, state, str(folder))
 
 

@@ -24,7 +24,7 @@ from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import ARConfig
 from diffsound.errors import BundleError, DataError, InputError
 from diffsound.judges import JudgeKind, load_judge
-from diffsound.training.export import load_export
+from diffsound.training.export import load_export_of
 from diffsound.training.frozen import load_codec, load_vocoder
 from diffsound.weights import load_into
 
@@ -47,9 +47,7 @@ def assemble(
     judges = judges or {}
     for judge, run in judges.items():
         load_judge(judge, run)  # a wrong or damaged one is refused before anything is written
-    kind, config, state = load_export(decoder)
-    if kind != "decoder":
-        raise BundleError(f"{decoder} holds a {kind}, not a decoder; give a decoder's run")
+    config, state = load_export_of(decoder, "decoder")
     frozen, mel, fingerprint = load_codec(codec)
     if fingerprint != config["codec_fingerprint"]:
         raise BundleError(

@@ -44,11 +44,8 @@ def copy_export(
     run: str | Path, kind: str, target: Path, dtype: torch.dtype = torch.float16
 ) -> Path:
     """Write a run's export to the folder `target`, its floating tensors as `dtype`."""
-    header = read_header(run)
-    if header["kind"] != kind:
-        raise BundleError(f"{run} holds a {header['kind']}, not a {kind}; give a {kind}'s run")
-    _, _, state = load_export(run)
-    return _write(target, header, cast(state, dtype))
+    _, state = load_export_of(run, kind)
+    return _write(target, read_header(run), cast(state, dtype))
 
 
 def read_header(run: str | Path) -> dict[str, Any]:
@@ -82,6 +79,14 @@ def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]
         raise _unfinished(run, MODEL) from None
     except (OSError, SafetensorError) as error:
         raise BundleError(f"the export in {path.parent} cannot be read: {error}") from error
+
+
+def load_export_of(run: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The config and state dict of a run's export, refused if it is of another kind of stage."""
+    found, config, state = load_export(run)
+    if found != kind:
+        raise BundleError(f"{run} holds a {found}, not a {kind}; give a {kind}'s run")
+    return config, state
 
 
 def _folder(run: str | Path) -> Path:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from diffsound import bundle
 from diffsound.audio.mel import MelConfig
@@ -17,7 +16,7 @@ from diffsound.codec.quantizer import first_stages
 from diffsound.config import parse_config
 from diffsound.errors import BundleError
 from diffsound.training.checkpoint import load_newest, under
-from diffsound.training.export import load_export
+from diffsound.training.export import load_export, load_export_of
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig
 from diffsound.weights import load_into, load_weights
@@ -38,7 +37,7 @@ def load_codec(source: str | Path) -> tuple[Codec, MelConfig, str]:
     """The frozen codec of a run or bundle, its mel and its fingerprint."""
     if is_bundle(source):
         return bundle.load_codec(source)
-    config, state = _export(source, "codec")
+    config, state = load_export_of(source, "codec")
     part = parse_config(CodecPart, {"model": config["codec"], "mel": config["mel"]}, str(source))
     codec = Codec(part.model)
     load_into(codec, state, str(source))
@@ -65,7 +64,7 @@ def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[nn.Module, Vocoder
         part = bundle.read_config(source).vocoder
         state = load_weights(Path(source) / "vocoder.safetensors")
     else:
-        config, state = _export(source, "vocoder")
+        config, state = load_export_of(source, "vocoder")
         values = {"model": config["vocoder"], "mel": config["mel"]}
         part = parse_config(VocoderPart, values, str(source))
     if part.mel != mel:
@@ -99,10 +98,3 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
         for name in others:
             if weights := under(checkpoint.tensors["weights"], name):
                 load_into(modules[name], weights, str(source))
-
-
-def _export(source: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    found, config, state = load_export(source)
-    if found != kind:
-        raise BundleError(f"{source} holds a {found}, not a {kind}; give a {kind}'s run")
-    return config, state
