@@ -267,7 +267,7 @@ class TextToSound:
         avoid = "" if not (negative_prompt or "").strip() else clean_prompt(negative_prompt or "")
         record = _record(self.bundle.config.name, avoid, settings) | record
         grid = (self.bundle.codec.rows, self.columns(samples))
-        size = self._micro_batch(grid[1])
+        size = max(1, self._micro_batch(grid[1]) // settings.best_of)
         sounds: list[Sound] = []
         for start in range(0, len(jobs), size):
             batch = jobs[start : start + size]
@@ -336,26 +336,21 @@ class TextToSound:
         known: Known | None,
         on_step: StepCallback,
     ) -> Drawn:
-        """For every job the best of `settings.best_of` takes: of each, the same in any company."""
-        takes: list[tuple[Tensor, Tensor]] = []
-        for take in range(settings.best_of):
-            seeds = [take_seed(job.seed, take) for job in jobs]
+        """For every job the best of `settings.best_of` takes, which are drawn together."""
+        takes = settings.best_of
+        seeds = [take_seed(job.seed, take) for job in jobs for take in range(takes)]
 
-            def on_take(done: int, total: int, tokens: Tensor, take: int = take) -> None:
-                on_step(take * total + done, settings.best_of * total, tokens)
+        def on_take(done: int, total: int, tokens: Tensor) -> None:
+            on_step(done, total, tokens[::takes])
 
-            tokens = self._draw(seeds, text, grid, settings, avoid, known, on_take)
-            takes.append((tokens, self.decode(tokens)))
-        if len(takes) == 1:
-            return Drawn(*takes[0], [None] * len(jobs))
+        tokens = self._draw(seeds, text.repeat(takes), grid, settings, avoid, known, on_take)
+        mels = self.decode(tokens)
+        if takes == 1:
+            return Drawn(tokens, mels, [None] * len(jobs))
         assert self.matcher is not None  # sampling_settings refuses best_of without one
-        fits = torch.tensor([self.matcher.fit(text, mels) for _, mels in takes])  # [takes, jobs]
-        best = fits.argmax(dim=0).tolist()
-        return Drawn(
-            torch.stack([takes[take][0][job] for job, take in enumerate(best)]),
-            torch.stack([takes[take][1][job] for job, take in enumerate(best)]),
-            fits.amax(dim=0).tolist(),
-        )
+        fits = torch.tensor(self.matcher.fit(text.repeat(takes), mels)).unflatten(0, (-1, takes))
+        best = fits.argmax(dim=1) + takes * torch.arange(len(jobs))
+        return Drawn(tokens[best], mels[best], fits.amax(dim=1).tolist())
 
     @torch.inference_mode()
     def _draw(
@@ -375,8 +370,9 @@ class TextToSound:
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         with torch_threads(1 if grid[1] < _FEW_COLUMNS else torch.get_num_threads()):
             return self.stages.generate(
-                text, grid, generators, settings, negative=negative, known=known, callback=on_step
-            )
+                text, grid, generators, settings,
+                negative=negative, known=known, callback=on_step, together=settings.best_of,
+            )  # fmt: skip
 
     @torch.inference_mode()
     def _encode_text(self, texts: list[str]) -> TextFeatures:

@@ -62,6 +62,7 @@ class ARDecoder(nn.Module):
         negative: TextFeatures | None = None,
         known: Known | None = None,
         callback: StepCallback | None = None,
+        together: int = 1,
         use_cache: bool = True,
     ) -> Tensor:
         """Draw tokens [B, F', L']; see the contract.
@@ -85,7 +86,7 @@ class ARDecoder(nn.Module):
         self.eval()
         try:
             return self._generate(
-                text, grid, generators, settings, negative, known, callback, use_cache
+                text, grid, generators, settings, negative, known, callback, together, use_cache
             )
         finally:
             self.train(was_training)
@@ -99,6 +100,7 @@ class ARDecoder(nn.Module):
         negative: TextFeatures | None,
         known: Known | None,
         callback: StepCallback | None,
+        together: int,
         use_cache: bool,
     ) -> Tensor:
         model, blank = self.transformer, self.codebook_size
@@ -115,7 +117,9 @@ class ARDecoder(nn.Module):
         guided = settings.guidance_scale != 1
         streams = [
             (items, _Stream(model, texts, grid[1], use_cache))
-            for items, texts in split_items(text, negative if guided else None, device)
+            for items, texts in split_items(
+                text, negative if guided else None, device, together=together
+            )
         ]
         for step in range(steps.shape[1]):
             for items, stream in streams:

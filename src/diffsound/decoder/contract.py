@@ -96,11 +96,13 @@ class TokenDecoder(Protocol):
         negative: TextFeatures | None = None,
         known: Known | None = None,
         callback: StepCallback | None = None,
+        together: int = 1,
     ) -> Tensor:
         """Draw tokens [B, F', L']; one CPU generator per item.
 
         An item's tokens depend on its own text and generator only, never on its neighbours in
-        the batch. `negative` is what guidance moves away from (the encoded empty text when the
-        user gave none); it is needed when guidance_scale != 1.
+        the batch, but for the `together` items in a row that one caller always asks for at once:
+        those may run as one, which is cheaper. `negative` is what guidance moves away from (the
+        encoded empty text when the user gave none); it is needed when guidance_scale != 1.
         """
         ...

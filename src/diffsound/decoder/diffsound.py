@@ -129,6 +129,7 @@ class Diffsound(nn.Module):
         negative: TextFeatures | None = None,
         known: Known | None = None,
         callback: StepCallback | None = None,
+        together: int = 1,
     ) -> Tensor:
         """Draw tokens [B, F', L']; see the contract."""
         check_request(
@@ -152,6 +153,7 @@ class Diffsound(nn.Module):
                 negative,
                 guidance_scale=settings.guidance_scale,
                 guided_share=settings.guided_share,
+                together=together,
             )
             return sample(
                 predictor,

@@ -52,6 +52,7 @@ def split_items(
     negative: TextFeatures | None,
     device: torch.device,
     *,
+    together: int = 1,
     trim: bool = True,
 ) -> list[tuple[slice, TextFeatures]]:
     """The batch as parts to run one by one: (which items, their texts, negatives after them).
@@ -59,10 +60,11 @@ def split_items(
     On a CPU every item is a part of its own, without the padding its neighbours need: products of
     other shapes round differently, and one flipped bit would make tokens depend on the batch. An
     accelerator runs the whole batch at once, where only rounding can make such a difference.
+    together: so many items in a row are one part there, the draws of one text for instance.
     trim: False keeps the padding, for a decoder that attends to it.
     """
     if device.type == "cpu":
-        parts = [slice(item, item + 1) for item in range(len(text))]
+        parts = [slice(item, item + together) for item in range(0, len(text), together)]
     else:
         parts = [slice(0, len(text))]
     texts = []

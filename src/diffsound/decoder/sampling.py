@@ -38,6 +38,7 @@ class Predictor:
         *,
         guidance_scale: float,
         guided_share: float = 1.0,
+        together: int = 1,
     ) -> None:
         self.transformer = transformer
         self.guidance_scale = guidance_scale
@@ -50,6 +51,7 @@ class Predictor:
                     text,
                     negative if self.guided else None,
                     self.device,
+                    together=together,
                     trim=not transformer.config.attend_padding,
                 )
             ]

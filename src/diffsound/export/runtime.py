@@ -95,6 +95,7 @@ class OnnxDiffsound:
         negative: TextFeatures | None = None,
         known: Known | None = None,
         callback: StepCallback | None = None,
+        together: int = 1,
     ) -> Tensor:
         """Draw tokens [B, F', L']; see the decoders' contract."""
         decoder = self.decoder
@@ -110,7 +111,7 @@ class OnnxDiffsound:
             known=known,
         )
         check_sampling(decoder.config, settings, known)
-        predict = SessionPredictor(decoder, self.session, text, negative, settings)
+        predict = SessionPredictor(decoder, self.session, text, negative, settings, together)
         return sample(
             predict,
             decoder.schedule,
@@ -124,7 +125,7 @@ class OnnxDiffsound:
 
 
 class SessionPredictor(Predictor):
-    """`predict(tokens, t) -> logits` by a session, item by item."""
+    """`predict(tokens, t) -> logits` by a session, part by part."""
 
     def __init__(
         self,
@@ -133,6 +134,7 @@ class SessionPredictor(Predictor):
         text: TextFeatures,
         negative: TextFeatures | None,
         settings: SamplingSettings,
+        together: int,
     ) -> None:
         self.transformer = decoder.transformer
         self.guidance_scale = settings.guidance_scale
@@ -143,6 +145,7 @@ class SessionPredictor(Predictor):
             text,
             negative if self.guided else None,
             self.device,
+            together=together,
             trim=not decoder.config.attend_padding,
         )
 
