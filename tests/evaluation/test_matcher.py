@@ -10,11 +10,12 @@ import torch
 
 import diffsound
 from cli_support import diffsound as command_line
-from diffsound.audio.mel import MelConfig
+from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.bundle import Bundle, describe, verify
 from diffsound.errors import BundleError, InputError
 from diffsound.evaluation.classifier import load_classifier
 from diffsound.evaluation.matcher import Matcher, MatcherConfig, load_matcher, matching_loss
+from diffsound.evaluation.ranking import MatchRanker
 from diffsound.evaluation.resnet import ResNetConfig
 from diffsound.pipeline import TextToSound, take_seed
 from diffsound.training.export import write_export
@@ -151,6 +152,20 @@ def test_keep_chooses_by_the_matcher(pipeline: TextToSound) -> None:
 def test_senseless_numbers_are_refused(pipeline: TextToSound, best_of: object) -> None:
     with pytest.raises(InputError, match="best_of must be from 1 to 100"):
         pipeline("a dog", best_of=best_of)
+
+
+def test_sounds_are_ranked_by_their_waves_too(pipeline: TextToSound, choosy: Path) -> None:
+    matcher, encoder = load_matcher(choosy / "matcher"), pipeline.bundle.text_encoder
+    sounds = pipeline("a dog", duration=1, num_candidates=3, seed=1)
+    ranker = MatchRanker(matcher, encoder, batch_size=2)
+    front_end = MelFrontEnd(matcher.config.mel)
+    text = encoder(["rain falls"]).pooled
+    for sound, score in zip(sounds, ranker.score("rain falls", sounds), strict=True):
+        mel = front_end(torch.from_numpy(sound.wave)[None])
+        assert score == pytest.approx(float(matcher.similarity(mel, text)), abs=1e-5)
+    stranger = Matcher(matcher.config.model_copy(update={"text_fingerprint": "another"}))
+    with pytest.raises(InputError, match="another text encoder"):
+        MatchRanker(stranger, encoder)
 
 
 def test_without_a_matcher_it_is_refused(tiny_folder: Path) -> None:
