@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 RANKERS = ("matcher", "captioner")  # the judges that can choose, the better one first
 
 
+# Of a normalised mel, whose range of 1 is 100 dB: what never gets louder is as good as silent.
+_SILENT = 0.4
+
+
+def best_takes(fits: Tensor, mels: Tensor) -> Tensor:
+    """Of every row of fits [jobs, takes] the place of the greatest, [jobs].
+
+    A silent take loses to any other, whatever the matcher makes of it. mels: [jobs, takes, …].
+    """
+    silent = mels.flatten(2).amax(dim=2).to(fits.device) < _SILENT
+    return (fits - 4.0 * silent).argmax(dim=1)  # cosines differ by 2 at most
+
+
 class MatcherRanker:
     """Scores sounds by how near a matcher finds them to their prompt; it is loaded on first use."""
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from diffsound.bundle import Bundle
-from diffsound.choosing import CaptionerRanker, MatcherRanker
+from diffsound.choosing import CaptionerRanker, MatcherRanker, best_takes
 from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
@@ -349,8 +349,9 @@ class TextToSound:
             return Drawn(tokens, mels, [None] * len(jobs))
         assert self.matcher is not None  # sampling_settings refuses best_of without one
         fits = torch.tensor(self.matcher.fit(text.repeat(takes), mels)).unflatten(0, (-1, takes))
-        best = fits.argmax(dim=1) + takes * torch.arange(len(jobs))
-        return Drawn(tokens[best], mels[best], fits.amax(dim=1).tolist())
+        chosen = best_takes(fits, mels.unflatten(0, (-1, takes)))
+        best = chosen + takes * torch.arange(len(jobs))
+        return Drawn(tokens[best], mels[best], fits.flatten()[best].tolist())
 
     @torch.inference_mode()
     def _draw(

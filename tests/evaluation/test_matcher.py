@@ -12,6 +12,7 @@ import diffsound
 from cli_support import diffsound as command_line
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.bundle import Bundle, describe, verify
+from diffsound.choosing import best_takes
 from diffsound.errors import BundleError, InputError
 from diffsound.evaluation.classifier import load_classifier
 from diffsound.evaluation.matcher import Matcher, MatcherConfig, load_matcher, matching_loss
@@ -97,6 +98,14 @@ def test_best_of_is_the_best_of_its_takes(pipeline: TextToSound, choosy: Path) -
     assert sound.score == pytest.approx(max(fits), abs=1e-5)
     assert sound.seed == 5
     assert sound.settings["best_of"] == 4
+
+
+def test_a_silent_take_loses_to_any_other() -> None:
+    fits = torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.8, 0.5], [0.1, 0.4, 0.2]])
+    mels = torch.full((3, 3, 4, 5), 0.1)
+    mels[0, 1:, 2, 3] = 0.6  # the first text's best fit is silent
+    mels[1, :, 0, 0] = 0.5  # nothing of the second's is; all of the third's are
+    assert best_takes(fits, mels).tolist() == [2, 1, 1]
 
 
 def test_company_does_not_change_the_choice(pipeline: TextToSound) -> None:
