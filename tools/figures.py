@@ -40,6 +40,7 @@ def measure() -> Figures:
         "machine": f"{os.cpu_count()} cores, {_processor()}",
         "sound_seconds": benchmark["sound_seconds"],
         "steps": benchmark["steps"],
+        "best_of": benchmark["best_of"],
         "text_to_wav_seconds": round(benchmark["seconds"]["text to WAV, warm"], 2),
         "cold_start_seconds": round(benchmark["seconds"]["text to WAV, cold"], 2),
         "memory_mb": round(benchmark["peak_mb"]["cold process"]),
@@ -61,7 +62,10 @@ def table(figures: Figures) -> str:
     lines = ["| | |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in rows.items() if value is not None]
     if figures["text_to_wav_seconds"] is not None:
-        lines += ["", "At {steps} steps, on {machine}.".format(**figures)]
+        lines += [
+            "",
+            "At {steps} steps, the best of {best_of} draws, on {machine}.".format(**figures),
+        ]
     return "\n".join(lines)
 
 

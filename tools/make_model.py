@@ -68,7 +68,8 @@ SCALES = {
     "small": Scale(
         "small",
         defaults=(
-            "num_inference_steps=25",
+            "num_inference_steps=16",
+            "best_of=3",
             "guidance_scale=2.5",
             "guided_share=0.6",
             "truncation=0.8",

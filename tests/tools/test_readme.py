@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 MEASURED: dict[str, Any] = {
     "machine": "2 cores, some processor",
     "sound_seconds": 10.0,
-    "steps": 25,
+    "steps": 16,
+    "best_of": 3,
     "text_to_wav_seconds": 0.87,
     "cold_start_seconds": 3.9,
     "memory_mb": 640,
@@ -47,7 +48,7 @@ def test_the_table_says_what_was_measured_and_nothing_else(figures: ModuleType) 
     shown = figures.table(MEASURED)
     for part in ("10 s of sound", "0.87 s", "3.9 s", "640 MB", "37.7 MB", "31 % (62 %)"):
         assert part in shown
-    assert shown.endswith("At 25 steps, on 2 cores, some processor.")
+    assert shown.endswith("At 16 steps, the best of 3 draws, on 2 cores, some processor.")
     unmeasured = MEASURED | dict.fromkeys(("text_to_wav_seconds", "recognition"))
     shown = figures.table(unmeasured)
     assert "None" not in shown
