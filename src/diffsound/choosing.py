@@ -13,7 +13,7 @@ from torch import Tensor
 from diffsound.errors import BundleError, InputError
 from diffsound.sound import Sound
 from diffsound.text.features import TextFeatures
-from diffsound.threads import torch_threads
+from diffsound.threads import one_core_each, torch_threads
 
 if TYPE_CHECKING:
     from diffsound.bundle import Bundle
@@ -60,14 +60,15 @@ class MatcherRanker:
     def fit(self, text: TextFeatures, mels: Tensor) -> list[float]:
         """Cosine of each mel [B, n_mels, L] with its own text of `text` (B of them).
 
-        One after another on one core: the same numbers alone and in a batch.
+        Each on one core: the same numbers alone and in a batch.
         """
         matcher = self._matcher
-        with torch_threads(1):
-            return [
-                float(matcher.similarity(mel[None], pooled[None].float()))
-                for mel, pooled in zip(mels, text.pooled, strict=True)
-            ]
+
+        def cosine(pair: tuple[Tensor, Tensor]) -> float:
+            mel, pooled = pair
+            return float(matcher.similarity(mel[None], pooled[None].float()))
+
+        return one_core_each(cosine, list(zip(mels, text.pooled, strict=True)))
 
     def score(self, prompt: str, sounds: Sequence[Sound]) -> list[float]:
         """Cosine of each sound with the prompt."""

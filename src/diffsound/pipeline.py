@@ -29,7 +29,7 @@ from diffsound.sound import Sound
 from diffsound.stages import Stages, default_backend, make_stages
 from diffsound.text.clean import clean_prompt
 from diffsound.text.features import TextFeatures
-from diffsound.threads import torch_threads
+from diffsound.threads import one_core_each, torch_threads
 
 MIN_DURATION, MAX_DURATION = 0.5, 30.0
 MAX_CANDIDATES = 100
@@ -395,10 +395,9 @@ class TextToSound:
     def decode(self, tokens: Tensor) -> Tensor:
         """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1].
 
-        On a CPU item by item and on one core, for the same bits alone and in a batch.
+        On a CPU item by item and each on one core, for the same bits alone and in a batch.
         """
-        with torch_threads(1):
-            parts = [self.stages.decode(part) for part in self._parts(tokens)]
+        parts = one_core_each(self.stages.decode, self._parts(tokens))
         return torch.cat(parts).clamp(0.0, 1.0).float()
 
     @torch.inference_mode()

@@ -11,10 +11,15 @@ two).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+
+PartT = TypeVar("PartT")
+MadeT = TypeVar("MadeT")
 
 
 @contextmanager
@@ -26,3 +31,20 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_core_each(work: Callable[[PartT], MadeT], parts: Sequence[PartT]) -> list[MadeT]:
+    """`work` on every part, each on one core, as many at a time as this thread may use.
+
+    What a part becomes depends neither on the number of cores nor on the other parts.
+    """
+
+    def alone(part: PartT) -> MadeT:
+        with torch.inference_mode(), torch_threads(1):
+            return work(part)
+
+    cores = min(torch.get_num_threads(), len(parts))
+    if cores < 2:
+        return [alone(part) for part in parts]
+    with ThreadPoolExecutor(cores) as pool:
+        return list(pool.map(alone, parts))
