@@ -13,7 +13,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from diffsound.bundle import Bundle
-from diffsound.pipeline import Job, TextToSound
+from diffsound.jobs import Job
+from diffsound.pipeline import TextToSound
 from diffsound.serving.app import create_app
 from diffsound.serving.run import address, bind
 from diffsound.serving.settings import ServerSettings

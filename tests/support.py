@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import torch
 
 from diffsound.audio.mel import MelConfig
@@ -56,3 +59,10 @@ def make_bundle(decoder: DecoderConfig, codec: CodecConfig | None = None) -> Bun
 def tiny_diffsound(codec: CodecConfig | None = None) -> DiffsoundConfig:
     codec = codec or CodecConfig.tiny()
     return DiffsoundConfig.tiny(codec.rows, codec.codebook_size, TEXT_DIM)
+
+
+def with_defaults(bundle: Bundle, **changes: Any) -> Bundle:
+    """The bundle with other defaults of generation; its networks are shared."""
+    defaults = bundle.config.defaults.model_copy(update=changes)
+    config = bundle.config.model_copy(update={"defaults": defaults})
+    return dataclasses.replace(bundle, config=config)

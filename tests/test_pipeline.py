@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from diffsound.pipeline import TextToSound, fade_edges
 from diffsound.stages import default_backend
 from diffsound.text.features import TextFeatures
 from diffsound.threads import torch_threads
+from support import with_defaults
 
 
 def test_one_prompt(pipeline: TextToSound) -> None:
@@ -201,9 +201,7 @@ def test_int8_backend(name: str, request: pytest.FixtureRequest, tmp_path) -> No
 def test_a_bundle_says_who_runs_it_on_a_cpu(
     tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defaults = tiny_bundle.config.defaults.model_copy(update={"backend": "int8"})
-    config = tiny_bundle.config.model_copy(update={"defaults": defaults})
-    dataclasses.replace(tiny_bundle, config=config).save_pretrained(tmp_path / "bundle")
+    with_defaults(tiny_bundle, backend="int8").save_pretrained(tmp_path / "bundle")
     asked = {"duration": 1.0, "seed": 3}
     left_out = TextToSound.from_pretrained(tmp_path / "bundle")
     rough, exact = (

@@ -86,6 +86,7 @@ class GenerationDefaults(Config):
     top_k: int | None = None
     remask: float = 0.0
     best_of: int = Field(default=1, ge=1, le=100)  # more than one needs a matcher
+    layered: bool = False  # scenes are mixed of sounds made one by one: layers.py
     backend: Literal["torch", "int8"] = "torch"  # who runs the networks on a CPU: stages.py
 
 

@@ -10,13 +10,11 @@ seed s + i makes, whichever prompts and candidates run beside it.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +23,8 @@ from diffsound.choosing import CaptionerRanker, MatcherRanker, best_takes
 from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
+from diffsound.jobs import MAX_CANDIDATES, Job, make_jobs, take_seed
+from diffsound.layers import Plan, mix, plan_scene
 from diffsound.sound import Sound
 from diffsound.stages import Stages, default_backend, make_stages
 from diffsound.text.clean import clean_prompt
@@ -32,23 +32,12 @@ from diffsound.text.features import TextFeatures
 from diffsound.threads import one_core_each, torch_threads
 
 MIN_DURATION, MAX_DURATION = 0.5, 30.0
-MAX_CANDIDATES = 100
-MAX_SEED = 2**63 - 1
-SHORT_SEEDS = 2**32  # seeds we draw ourselves stay short enough to be read aloud
 _FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
 SETTING_NAMES = tuple(SamplingSettings.__dataclass_fields__)
 
 # Called after every sampling step with the share of the whole call that is done (0 to 1) and the
 # current tokens [B, F', L'] of the micro-batch at work.
 ProgressCallback = Callable[[float, Tensor], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One sound to be made: a prompt with its own seed."""
-
-    prompt: str
-    seed: int
 
 
 class Drawn(NamedTuple):
@@ -195,16 +184,31 @@ class TextToSound:
         its own would make. An edit brings its own duration.
         """
         settings = self.sampling_settings(**sampling)
+        avoid = "" if not (negative_prompt or "").strip() else clean_prompt(negative_prompt or "")
         if edit is not None:
-            # What an edit changes must fit its surroundings, which the ranker does not judge.
-            settings = replace(settings, best_of=1)
-            samples, record = edit.samples, dict(edit.record)
-        else:
-            seconds = self._check_duration(duration)
-            samples, record = round(seconds * self.sample_rate), {"duration": seconds}
-        return self._run(
-            jobs, samples, settings, negative_prompt, record=record, edit=edit, callback=callback
-        )
+            # What an edit changes must fit its surroundings, which neither the ranker judges nor
+            # a mixer knows.
+            settings = replace(settings, best_of=1, layered=False)
+            record = self._record(avoid, settings) | dict(edit.record)
+            return self._run(
+                jobs, edit.samples, settings, avoid, record=record, edit=edit, callback=callback
+            )
+        seconds = self._check_duration(duration)
+        samples = round(seconds * self.sample_rate)
+        record = self._record(avoid, settings) | {"duration": seconds}
+        plans = [
+            plan_scene(job, samples, self.sample_rate) if settings.layered else None for job in jobs
+        ]
+        pieces = [
+            piece
+            for job, plan in zip(jobs, plans, strict=True)
+            for piece in ([(job, samples)] if plan is None else plan.pieces)
+        ]
+        made = iter(self._run_pieces(pieces, settings, avoid, record=record, callback=callback))
+        return [
+            next(made) if plan is None else self._mixed(job, plan, [next(made) for _ in plan.jobs])
+            for job, plan in zip(jobs, plans, strict=True)
+        ]
 
     def inpaint(
         self,
@@ -252,20 +256,64 @@ class TextToSound:
             **sampling,
         )
 
+    def _run_pieces(
+        self,
+        pieces: Sequence[tuple[Job, int]],
+        settings: SamplingSettings,
+        avoid: str,
+        *,
+        record: dict[str, Any],
+        callback: ProgressCallback | None = None,
+    ) -> list[Sound]:
+        """A sound for each job, of its own number of samples; those of one length run together."""
+        sounds: dict[int, Sound] = {}
+        for samples in dict.fromkeys(length for _, length in pieces):
+            places = [place for place, (_, length) in enumerate(pieces) if length == samples]
+
+            def on_progress(
+                share: float, tokens: Tensor, done: int = len(sounds), count: int = len(places)
+            ) -> None:
+                if callback is not None:
+                    callback((done + count * share) / len(pieces), tokens)
+
+            jobs = [pieces[place][0] for place in places]
+            made = self._run(jobs, samples, settings, avoid, record=record, callback=on_progress)
+            sounds |= zip(places, made, strict=True)
+        return [sounds[place] for place in range(len(pieces))]
+
+    def _mixed(self, job: Job, plan: Plan, sounds: Sequence[Sound]) -> Sound:
+        """The scene that a job asks for, of the sounds made for its layers."""
+        wave, layers = mix(plan, [sound.wave for sound in sounds], self.sample_rate)
+        with torch_threads(1):
+            mel = self._mel(torch.from_numpy(wave))
+            tokens = self.bundle.codec.encode(mel)
+        scores = [sound.score for sound in sounds if sound.score is not None]
+        known = [sound.coverage for sound in sounds if sound.coverage is not None]
+        return Sound(
+            wave=wave,
+            sample_rate=self.sample_rate,
+            mel=mel[0].cpu().numpy(),
+            tokens=tokens[0].cpu().numpy(),
+            prompt=job.prompt,
+            seed=job.seed,
+            settings=sounds[0].settings,
+            score=sum(scores) / len(scores) if scores else None,
+            coverage=min(known, key=lambda one: one["similarity"], default=None),
+            layers=tuple(layers),
+        )
+
     def _run(
         self,
         jobs: Sequence[Job],
         samples: int,
         settings: SamplingSettings,
-        negative_prompt: str | None,
+        avoid: str,
         *,
         record: dict[str, Any],
         edit: Edit | None = None,
         callback: ProgressCallback | None = None,
     ) -> list[Sound]:
         """Make every job's sound, micro-batch by micro-batch."""
-        avoid = "" if not (negative_prompt or "").strip() else clean_prompt(negative_prompt or "")
-        record = _record(self.bundle.config.name, avoid, settings) | record
         grid = (self.bundle.codec.rows, self.columns(samples))
         size = max(1, self._micro_batch(grid[1]) // settings.best_of)
         sounds: list[Sound] = []
@@ -302,6 +350,12 @@ class TextToSound:
                 )
         return sounds
 
+    def _record(self, avoid: str, settings: SamplingSettings) -> dict[str, Any]:
+        """What, with prompt and seed, makes a sound again."""
+        record = {"bundle": self.bundle.config.name, "negative_prompt": avoid or None}
+        record |= asdict(settings)
+        return {name: value for name, value in record.items() if value is not None}
+
     def sampling_settings(self, **changes: Any) -> SamplingSettings:
         """The bundle's defaults with `changes` on top; an unknown name is refused."""
         defaults = self.bundle.config.defaults
@@ -314,6 +368,8 @@ class TextToSound:
             values["num_inference_steps"] = None
         settings = SamplingSettings(**values)
         self._check_best_of(settings.best_of)
+        if not isinstance(settings.layered, bool):
+            raise InputError(f"layered is true or false, not {settings.layered!r}")
         return settings
 
     def _check_best_of(self, best_of: int) -> None:
@@ -417,12 +473,16 @@ class TextToSound:
     @torch.inference_mode()
     def tokenize(self, wave: Tensor) -> Tensor:
         """wave [samples] -> tokens [F', L'], L' = `columns(samples)`."""
+        return self.bundle.codec.encode(self._mel(wave))[0]
+
+    @torch.inference_mode()
+    def _mel(self, wave: Tensor) -> Tensor:
+        """wave [samples] -> mel [1, n_mels, L] of whole columns."""
         mel_config = self.bundle.config.codec.mel
         frames = self.columns(len(wave)) * self.bundle.codec.time_stride
         padded = torch.nn.functional.pad(wave, (0, frames * mel_config.hop_length - len(wave)))
         # The centred transform gives one frame more than hops; the grid has no column for it.
-        mel = self.bundle.mel_front_end(padded[None])[:, :, :frames]
-        return self.bundle.codec.encode(mel.to(self.device))[0]
+        return self.bundle.mel_front_end(padded[None])[:, :, :frames].to(self.device)
 
     def _check_duration(self, duration: float | None) -> float:
         seconds = self.bundle.config.defaults.duration if duration is None else duration
@@ -455,48 +515,3 @@ def fade_edges(wave: Tensor, sample_rate: int, seconds: float = 0.004) -> Tensor
     faded[:length] *= ramp
     faded[-length:] *= ramp.flip(0)
     return faded
-
-
-def make_jobs(
-    prompt: str | Sequence[str],
-    num_candidates: int,
-    seed: int | None,
-    generator: torch.Generator | None,
-) -> list[Job]:
-    """Every prompt with its candidates' seeds, checked."""
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-    if not prompts:
-        raise InputError("give at least one prompt")
-    if not 1 <= num_candidates <= MAX_CANDIDATES:
-        raise InputError(f"num_candidates must be from 1 to {MAX_CANDIDATES}, not {num_candidates}")
-    first = _check_seed(seed, generator)
-    return [
-        Job(text, (first + i) % (MAX_SEED + 1))
-        for text in map(clean_prompt, prompts)
-        for i in range(num_candidates)
-    ]
-
-
-def take_seed(seed: int, take: int) -> int:
-    """The seed of the `take`-th draw for one sound; the first is the sound's own."""
-    if take == 0:
-        return seed
-    return int(np.random.SeedSequence([seed, take]).generate_state(1, np.uint64)[0]) >> 1
-
-
-def _check_seed(seed: int | None, generator: torch.Generator | None) -> int:
-    if seed is not None and generator is not None:
-        raise InputError("give a seed or a generator, not both")
-    if generator is not None:
-        return int(torch.randint(SHORT_SEEDS, (), generator=generator))
-    if seed is None:
-        return secrets.randbelow(SHORT_SEEDS)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-        raise InputError(f"seed must be a whole number from 0 to {MAX_SEED}, not {seed!r}")
-    return seed
-
-
-def _record(bundle: str, avoid: str, settings: SamplingSettings) -> dict[str, Any]:
-    """What, with prompt and seed, makes a sound again."""
-    record = {"bundle": bundle, "negative_prompt": avoid or None} | asdict(settings)
-    return {name: value for name, value in record.items() if value is not None}

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diffsound.names import layer_paths
+
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from diffsound.layers import Layer
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Sound:
     settings: every argument that, with prompt and seed, makes this sound again.
     score: how well it fits the prompt, when candidates were ranked.
     coverage: what the model knows of such prompts, when the bundle can tell: coverage.py.
+    layers: what a scene is mixed of; their waves add up to `wave`.
     """
 
     wave: np.ndarray
@@ -36,6 +41,7 @@ class Sound:
     settings: Mapping[str, Any] = field(default_factory=dict)
     score: float | None = None
     coverage: Mapping[str, Any] | None = None
+    layers: tuple[Layer, ...] = ()
 
     @property
     def duration(self) -> float:
@@ -45,7 +51,11 @@ class Sound:
     @property
     def metadata(self) -> dict[str, Any]:
         """Prompt, seed and settings, and the coverage if known: what `save` puts into the file."""
-        known = {} if self.coverage is None else {"coverage": dict(self.coverage)}
+        known: dict[str, Any] = {}
+        if self.coverage is not None:
+            known["coverage"] = dict(self.coverage)
+        if self.layers:
+            known["layers"] = [layer.metadata for layer in self.layers]
         return {"prompt": self.prompt, "seed": self.seed, **self.settings, **known}
 
     def save(
@@ -67,6 +77,19 @@ class Sound:
             overwrite=overwrite,
         )
         return path
+
+    def save_layers(self, path: str | Path, *, overwrite: bool = True) -> list[Path]:
+        """Write every layer of a scene: NAME-layer1.wav, …, which add up to the scene.
+
+        All have the scene's length and level, for a mixing desk: none is normalised by itself.
+        """
+        from diffsound.audio.io import write_audio
+
+        paths = layer_paths(Path(path), len(self.layers))
+        for place, layer in zip(paths, self.layers, strict=True):
+            note = {"diffsound": json.dumps(layer.metadata, ensure_ascii=False)}
+            write_audio(place, layer.wave, self.sample_rate, metadata=note, overwrite=overwrite)
+        return paths
 
     def spectrogram(self) -> Image:
         """The mel-spectrogram as a picture."""

@@ -176,3 +176,27 @@ def test_json_lines_hold_what_makes_the_sound_again(tmp_path: Path, tiny_folder:
     assert (first["seed"], second["seed"]) == (5, 6)
     assert first["prompt"] == "rain"
     assert {"guidance_scale", "sampler", "duration", "file", "seconds"} <= set(first)
+
+
+def test_scenes_and_their_stems(tmp_path: Path, tiny_folder: Path) -> None:
+    def diffsound(*arguments: str) -> subprocess.CompletedProcess[str]:
+        text = "rain, then a dog barks in the distance"
+        return subprocess.run(
+            [*RUN, text, "-b", str(tiny_folder), "-o", "x.wav", "--duration", "2", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    done = diffsound("--layered", "--stems")
+    assert done.returncode == 0, done.stderr
+    assert "0.0 to 1.3 s: rain\n" in done.stdout
+    assert "1.0 to 2.0 s: a dog barks, far away\n" in done.stdout
+    names = ["x-layer1.wav", "x-layer2.wav", "x.wav"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    # A stem's name is as taken as any other, and that is said before work begins.
+    (tmp_path / "x.wav").unlink()
+    done = diffsound("--layered", "--stems")
+    assert done.returncode == 2
+    assert "x-layer1.wav exists" in done.stderr
+    done = diffsound("--one-piece", "--stems", "--overwrite", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "layers" not in json.loads(done.stdout)

@@ -18,7 +18,8 @@ from diffsound.evaluation.classifier import load_classifier
 from diffsound.evaluation.matcher import Matcher, MatcherConfig, load_matcher, matching_loss
 from diffsound.evaluation.ranking import MatchRanker
 from diffsound.evaluation.resnet import ResNetConfig
-from diffsound.pipeline import TextToSound, take_seed
+from diffsound.jobs import take_seed
+from diffsound.pipeline import TextToSound
 from diffsound.training.export import write_export
 
 BACKBONE = ResNetConfig(

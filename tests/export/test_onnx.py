@@ -148,14 +148,15 @@ def test_positions_of_any_length_are_the_decoders() -> None:
             )
 
 
-def test_inverse_transform_as_a_convolution_is_torchs() -> None:
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_inverse_transform_as_a_convolution_is_torchs(rounds: int) -> None:
     mel_config = MelConfig.full_band()
-    vocoder = build_vocoder(ISTFTConfig(width=16, layers=1), mel_config)
+    vocoder = build_vocoder(ISTFTConfig(width=16, layers=1, rounds=rounds), mel_config)
     assert not isinstance(vocoder, torch.nn.Identity)
     network = ISTFTNetwork(vocoder)  # type: ignore[arg-type]
     mel = torch.rand(2, 80, 37)
     with torch.no_grad():
-        torch.testing.assert_close(network(mel), vocoder(mel), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(network(mel), vocoder(mel), atol=1e-4, rtol=1e-3)
 
 
 def test_melgan_is_exported_without_its_weight_norm(tmp_path: Path) -> None:

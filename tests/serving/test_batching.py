@@ -13,7 +13,8 @@ import pytest
 from diffsound.bundle import Bundle
 from diffsound.editing import vary
 from diffsound.errors import InputError
-from diffsound.pipeline import TextToSound, make_jobs
+from diffsound.jobs import make_jobs
+from diffsound.pipeline import TextToSound
 from diffsound.serving.batching import Engine
 from diffsound.serving.metrics import Metrics
 from diffsound.serving.tasks import (

@@ -177,6 +177,21 @@ def test_urls_of_kept_sounds(client: TestClient) -> None:
     assert 0 < np.abs(quiet).max() < 0.2
 
 
+def test_layers_of_a_scene(client: TestClient) -> None:
+    body = {"prompt": "rain, then a dog barks", "duration": 2, "layered": True, "seed": 2}
+    scene = client.post("/v1/generate", json=body | {"deliver": "url"}, headers=JSON).json()
+    sound = scene["sounds"][0]
+    assert [layer["text"] for layer in sound["layers"]] == ["rain", "a dog barks"]
+    assert sound["settings"]["layered"] is True
+    stems = [read(client.get(layer["url"]).content) for layer in sound["layers"]]
+    np.testing.assert_allclose(sum(stems), read(client.get(sound["url"]).content), atol=2e-4)
+    for number in ("0", "3", "x"):
+        answer = client.get(f"{sound['url']}/layers/{number}")
+        assert answer.status_code == (404 if number == "3" else 422)
+    plain = client.post("/v1/generate", json=body | {"layered": False}, headers=JSON).json()
+    assert plain["sounds"][0]["layers"] == []
+
+
 @pytest.mark.parametrize(
     ("operation", "fields", "seconds"),
     [

@@ -19,6 +19,7 @@ from diffsound.audio.io import encode_audio, read_audio
 from diffsound.bundle import Bundle
 from diffsound.pipeline import TextToSound
 from serving_support import WatchedPipeline, live_server, make_app, wait_for_reader
+from support import with_defaults
 
 pytestmark = pytest.mark.browser
 
@@ -216,6 +217,28 @@ def test_the_best_of_several_takes(visit: OpenPage, ranking_folder: Path) -> Non
         assert not page.locator("#keep").evaluate("field => field.validity.valid")
         page.wait_for_timeout(200)
         assert page.locator(".group").count() == 1
+
+
+def test_a_scene_shows_its_layers(visit: OpenPage, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    pipeline = TextToSound(with_defaults(tiny_bundle, layered=True, duration=3.0))
+    with live_server(make_app(pipeline)) as url:
+        page = visit(url)
+        page.fill("#takes", "1")
+        page.fill("#prompt", "rain, then a dog barks far away")
+        page.press("#prompt", "Enter")
+        expect(page.locator(READY)).to_have_count(1)
+        layers = page.locator(".layers li")
+        expect(layers).to_have_count(2)
+        expect(layers.nth(1)).to_contain_text("a dog barks, far away")
+        with page.expect_download() as wanted:
+            layers.nth(0).get_by_role("button").click()
+        wanted.value.save_as(tmp_path / "stem.wav")
+        assert wanted.value.suggested_filename.endswith("-layer1.wav")
+        assert np.abs(read_audio(tmp_path / "stem.wav", 22050)).max() > 0
+        page.fill("#prompt", "a dog barks")
+        page.press("#prompt", "Enter")
+        expect(page.locator(READY)).to_have_count(2)
+        expect(page.locator(".layers:visible")).to_have_count(1)
 
 
 def test_a_bundle_that_cannot_choose_offers_no_choice(visit: OpenPage) -> None:

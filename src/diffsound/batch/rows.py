@@ -42,6 +42,7 @@ class Row(Config):
     top_k: int | None = None
     truncation: float | None = None
     best_of: int | None = None
+    layered: bool | None = None
 
 
 # The row's names of a SamplingSettings field.
@@ -53,6 +54,7 @@ _SAMPLING = {
     "top_k": "top_k",
     "truncation": "truncation",
     "best_of": "best_of",
+    "layered": "layered",
 }
 
 

@@ -111,7 +111,7 @@ class Maker:
         self, pipeline: TextToSound, requests: Sequence[Request], stopped: Callable[[], bool]
     ) -> list[list[Sound]]:
         """The sounds of each request, in the order of its files."""
-        from diffsound.pipeline import Job
+        from diffsound.jobs import Job
         from diffsound.text.clean import clean_prompt
 
         def on_step(share: float, tokens: Tensor) -> None:

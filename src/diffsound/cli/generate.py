@@ -27,6 +27,7 @@ def command(
     captioner: options.Captioner = None,
     output_dir: options.OutputDir = Path(),
     file_format: options.Format = "wav",
+    stems: options.Stems = False,
     *,
     making: options.MakingOptions,
 ) -> None:
@@ -37,6 +38,7 @@ def command(
       diffsound "a dog barks"
       diffsound "footsteps on gravel" -o steps.ogg --duration 6 --candidates 4
       diffsound "a cat meows" --candidates 8 --keep 2
+      diffsound "rain, then a dog barks in the distance" --stems
       diffsound "rain" --negative "wind, thunder" --guidance 4 --play
       echo "church bells" | diffsound --json
     """
@@ -54,7 +56,7 @@ def command(
     make_sounds(
         lambda pipeline, **rest: pipeline(prompt, duration=duration, keep=keep, **rest),
         prompt,
-        Target(making.output, output_dir, file_format, making.spectrogram, making.overwrite),
+        Target(making.output, output_dir, file_format, making.spectrogram, making.overwrite, stems),
         making,
         keep=keep,
         ranker=None if captioner is None else _ranker(captioner),

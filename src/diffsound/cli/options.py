@@ -63,10 +63,21 @@ Truncation = Annotated[
 BestOf = Annotated[
     int | None, typer.Option(help="Draw so many for each sound, and keep what fits the text best.")
 ]
+Layered = Annotated[
+    bool | None,
+    typer.Option(
+        "--layered/--one-piece",
+        help="Make the sounds of a sentence one by one and mix them, or all at once.",
+    ),
+]
 Loudness = Annotated[
     float | None, typer.Option(help="Normalise to this loudness in LUFS, such as -23.")
 ]
 Spectrogram = Annotated[bool, typer.Option("--spectrogram", help="Also write a PNG picture.")]
+Stems = Annotated[
+    bool,
+    typer.Option("--stems", help="Also write each layer of a scene: NAME-layer1, NAME-layer2, …"),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", "-f", help="Replace existing files.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per sound.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no messages.")]
@@ -92,6 +103,7 @@ class SamplingOptions:
     top_k: TopK = None
     truncation: Truncation = None
     best_of: BestOf = None
+    layered: Layered = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -105,6 +117,7 @@ class SamplingOptions:
             top_k=self.top_k,
             truncation=self.truncation,
             best_of=self.best_of,
+            layered=self.layered,
         )
 
 

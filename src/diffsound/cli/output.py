@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from diffsound.errors import AudioError, InputError
-from diffsound.names import FORMATS, slug
+from diffsound.names import FORMATS, layer_paths, slug
 
 if TYPE_CHECKING:
     from diffsound.sound import Sound
@@ -35,6 +35,7 @@ class Target:
     file_format: str = "wav"
     spectrogram: bool = False
     overwrite: bool = False
+    stems: bool = False
 
     @property
     def ending(self) -> str:
@@ -73,11 +74,19 @@ class Target:
     def check_free(self, prompt: str, seeds: Sequence[int], count: int) -> None:
         """Refuse to replace a file, before any work is done."""
         for path in [] if self.overwrite else self.paths(prompt, seeds, count):
-            for wanted in (path, path.with_suffix(".png")) if self.spectrogram else (path,):
+            for wanted in self._beside(path):
                 if wanted.exists():
                     raise AudioError(
                         f"{wanted} exists; choose another name or seed, or add --overwrite"
                     )
+
+    def _beside(self, path: Path) -> list[Path]:
+        """The files that a sound at `path` may come with, and itself."""
+        from diffsound.text.scene import MOST_VOICES
+
+        pictures = [path.with_suffix(".png")] if self.spectrogram else []
+        stems = layer_paths(path, MOST_VOICES) if self.stems else []
+        return [path, *pictures, *stems]
 
     def _named(self, prompt: str, seed: int) -> Path:
         return self.folder / f"{slug(prompt)}-{seed}.{self.file_format}"
@@ -112,6 +121,8 @@ def write_sounds(
             raise AudioError(f"cannot make the folder {path.parent}: {error.strerror}") from error
         sound.save(path, loudness=loudness, overwrite=target.overwrite)
         picture = sound.save_spectrogram(path.with_suffix(".png")) if target.spectrogram else None
+        if target.stems:
+            sound.save_layers(path, overwrite=target.overwrite)
         if as_json:
             line = sound.metadata | {
                 "file": str(path),
@@ -127,6 +138,8 @@ def write_sounds(
             also = f" and {picture}" if picture else ""
             fit = "" if sound.score is None else f", fits {sound.score:.2f}"
             _tell(f"{path}{also}  ({sound.duration:.2f} s, seed {sound.seed}{fit})")
+            for layer in sound.layers:
+                _tell(f"  {layer}")
             if sound.coverage is not None and place == 0:  # candidates share their prompt
                 _tell(f"  {sound.coverage['note']}")
         yield path

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from diffsound.data.english import (
+from diffsound.data.titles import clean_title, phrase_table
+from diffsound.errors import InputError
+from diffsound.text.english import (
     ADJECTIVES,
     ARTICLES,
     JOINING,
@@ -29,8 +31,6 @@ from diffsound.data.english import (
     third_person,
     tidy,
 )
-from diffsound.data.titles import clean_title, phrase_table
-from diffsound.errors import InputError
 from diffsound.text.mbtg import clean_label
 
 __all__ = ["Described", "caption_report", "captions_for", "clean_title", "heldout_prompts"]

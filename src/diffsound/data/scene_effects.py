@@ -11,6 +11,7 @@ import numpy as np
 from diffsound.data.augment import SILENT
 
 FRAME_SECONDS = 0.02
+TAIL = 0.4  # seconds of reverberation behind a distant event
 # A frame this far below the loudest one is a pause for levels, and silence at a clip's ends.
 PAUSE_DB, SILENCE_DB = 25.0, 50.0
 

@@ -26,7 +26,6 @@ from diffsound.errors import DataError
 
 MIN_GAP = 0.1  # seconds between moments: enough to be heard as "then"
 ATTEMPTS = 64  # draws before the mixer gives up looking for a clip that fits
-TAIL = 0.4  # seconds of reverberation behind a distant event
 
 
 class SceneConfig(Config):
@@ -229,7 +228,7 @@ class SceneMixer:
         if config.speed:
             wave = aug.change_speed(wave, aug.draw_speed(config.speed, rng))
         far = bool(rng.random() < config.distance)
-        tail = min(int(TAIL * self.rate), room // 4) if far else 0
+        tail = min(int(effects.TAIL * self.rate), room // 4) if far else 0
         cut = effects.loudest_start(wave, room - tail)
         ramp = int(rng.uniform(*config.fade) * self.rate)
         # An attack that was not cut into stays as sharp as it is.

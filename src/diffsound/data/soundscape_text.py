@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from diffsound.data.english import ARTICLES, MASS_NOUNS, Phrase, is_plural, phrase_of, tidy
+from diffsound.text.english import ARTICLES, MASS_NOUNS, Phrase, is_plural, phrase_of, tidy
 
 AGAIN = ("repeatedly", "again and again", "over and over")
 FAR = ("in the distance", "far away")

@@ -30,6 +30,8 @@ class SamplingSettings:
         at every step, the least sure ones.
     best_of: for every sound so many are drawn, and the one that fits the text best is kept
         (section VIII-D); the pipeline does that, a decoder draws what it is told to.
+    layered: a sentence of several sounds becomes a scene of sounds made one by one: layers.py.
+        The pipeline does that too.
     """
 
     sampler: SamplerName = "ancestral"
@@ -42,6 +44,7 @@ class SamplingSettings:
     top_k: int | None = None
     remask: float = 0.0
     best_of: int = 1
+    layered: bool = False
 
 
 @dataclass(frozen=True)

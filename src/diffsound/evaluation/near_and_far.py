@@ -17,7 +17,7 @@ from diffsound.data import scene_effects
 from diffsound.data.augment import decibels
 from diffsound.data.loaders import item_rng
 from diffsound.data.shards import PreparedData
-from diffsound.data.soundscape import TAIL, SceneConfig
+from diffsound.data.soundscape import SceneConfig
 from diffsound.evaluation.bootstrap import bootstrap_mean
 from diffsound.evaluation.cleanliness import third_octaves, tilt
 from diffsound.evaluation.clips import FileClip
@@ -84,7 +84,7 @@ def true_pairs(
         rng = item_rng(seed, 0, number)
         clip = int(rng.choice(clips_of_label(bench.data, split, label)))
         wave = resample(bench.data.wave(clip), own, rate)
-        far = scene_effects.distant(wave, rate, round(TAIL * rate), rng)
+        far = scene_effects.distant(wave, rate, round(scene_effects.TAIL * rate), rng)
         pairs.append(Pair(wave, far * quieter, rate))
     return pairs
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from diffsound.data.english import Phrase, phrase_of
 from diffsound.data.titles import phrase_table
 from diffsound.errors import ConfigError
 from diffsound.text.clean import clean_prompt
+from diffsound.text.english import Phrase, phrase_of
 
 
 def read_prompts(path: str | Path | None = None) -> dict[str, list[str]]:

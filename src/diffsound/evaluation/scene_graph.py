@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from diffsound.data import english
 from diffsound.evaluation.ptb import ptb_words
+from diffsound.text import english
 
 Fact = tuple[str, ...]
 

@@ -27,7 +27,8 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
 from diffsound.evaluation.clips import FileClip
 from diffsound.files import atomic_write
-from diffsound.pipeline import Job, TextToSound
+from diffsound.jobs import Job
+from diffsound.pipeline import TextToSound
 from diffsound.text.clean import clean_prompt
 
 EXAMPLES = "examples.json"

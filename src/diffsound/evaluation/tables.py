@@ -174,7 +174,7 @@ def _measure(bench: _Bench, table: PaperTable) -> dict[str, dict[str, Score]]:
 
 def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[str, Score]:
     config = bench.config
-    sampling = {"best_of": 1} | config.sampling
+    sampling = {"best_of": 1, "layered": False} | config.sampling
     decoder = pipeline.bundle.config.decoder.model
     if isinstance(decoder, DiffsoundConfig):
         evaluations = row.evaluations(decoder.timesteps)

@@ -16,7 +16,7 @@ from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.transformer import Block, DenoisingTransformer, TextContext
-from diffsound.vocoder.istft import ISTFTVocoder
+from diffsound.vocoder.istft import QUIETEST, ISTFTVocoder
 from diffsound.vocoder.melgan import MelGAN
 
 
@@ -91,11 +91,12 @@ class ISTFTNetwork(nn.Module):
     """The iSTFT vocoder with its inverse transform as one transposed convolution.
 
     Exchange formats have no complex numbers; an inverse real DFT, the window and overlap-add are a
-    transposed convolution with windowed cosines and sines.
+    transposed convolution with windowed cosines and sines, and the DFT of its rounds a convolution.
     """
 
     kernel: Tensor
     square: Tensor
+    analysis: Tensor
 
     def __init__(self, vocoder: ISTFTVocoder) -> None:
         super().__init__()
@@ -111,17 +112,33 @@ class ISTFTNetwork(nn.Module):
         kernel = torch.cat((weight * angle.cos(), -weight * angle.sin())) / mel.n_fft * window
         self.register_buffer("kernel", kernel[:, None].float())
         self.register_buffer("square", window.square()[None, None].float())
+        analysis = torch.cat((angle.cos(), -angle.sin())) * window
+        self.register_buffer("analysis", analysis[:, None].float())
 
     def forward(self, mel: Tensor) -> Tensor:
         """Mel [B, n_mels, L] to wave [B, L * hop_length]."""
         magnitude, phase = self.vocoder.spectrum(mel)
         parts = torch.cat((magnitude * phase.cos(), magnitude * phase.sin()), dim=1)
+        for _ in range(self.vocoder.config.rounds):
+            real, imaginary = self._forward_transform(self._inverse(parts)).chunk(2, dim=1)
+            size = (real.square() + imaginary.square()).sqrt().clamp_min(QUIETEST)
+            parts = torch.cat((real * (magnitude / size), imaginary * (magnitude / size)), dim=1)
+        return self._inverse(parts)
+
+    def _inverse(self, parts: Tensor) -> Tensor:
+        """Real and imaginary parts [B, 2 · bins, L] to wave [B, L * hop_length]."""
         summed = F.conv_transpose1d(parts, self.kernel, stride=self.hop)
-        ones = torch.ones_like(magnitude[:1, :1])
-        weight = F.conv_transpose1d(ones, self.square, stride=self.hop)
-        start, length = self.n_fft // 2, mel.shape[2] * self.hop
+        weight = F.conv_transpose1d(torch.ones_like(parts[:1, :1]), self.square, stride=self.hop)
+        start, length = self.n_fft // 2, parts.shape[2] * self.hop
         wave, weight = (x[:, 0, start : start + length] for x in (summed, weight))
         return wave / weight
+
+    def _forward_transform(self, wave: Tensor) -> Tensor:
+        """Wave [B, L * hop_length] to the parts of its first L frames."""
+        half = self.n_fft // 2
+        mode = self.vocoder.mel_config.padding
+        padded = F.pad(wave[:, None], (half, half), mode=mode)
+        return F.conv1d(padded, self.analysis, stride=self.hop)[..., :-1]
 
 
 class MelGANNetwork(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -32,7 +32,8 @@ from diffsound.serving.schemas import (
     VaryNow,
 )
 from diffsound.serving.service import Service
-from diffsound.serving.sounds import describe, encode
+from diffsound.serving.sounds import describe, encode, encode_layer
+from diffsound.serving.tasks import NotFoundError
 from diffsound.sound import Sound
 
 MULTIPART = "multipart/form-data"
@@ -122,6 +123,24 @@ def build_router(service: Service) -> APIRouter:
         """A kept sound's spectrogram."""
         picture = await run_in_threadpool(spectrogram_bytes, service.sound(name).mel)
         return Response(picture, media_type="image/png", headers=_private())
+
+    @router.get(
+        "/sounds/{name}/layers/{number}",
+        tags=["kept sounds"],
+        response_class=Response,
+        responses=ERRORS | {200: {"content": _AUDIO, "description": "The file."}},
+    )
+    async def layer(
+        name: str,
+        number: Annotated[int, Path(ge=1)],
+        format: Annotated[AudioFormat, Query()] = "wav",
+    ) -> Response:
+        """A layer of a kept scene as a file, as long and as loud as in the scene."""
+        scene = service.sound(name)
+        if number > len(scene.layers):
+            raise NotFoundError(f"this sound has {len(scene.layers)} layers, counted from 1")
+        data = await run_in_threadpool(encode_layer, scene, number, format)
+        return Response(data, 200, _private(), MEDIA_TYPES[format])
 
     @router.get("/bundles", tags=["server"], responses=ERRORS)
     async def bundles() -> BundlesAnswer:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from diffsound.decoder.contract import SamplerName
 from diffsound.editing import MAX_SECONDS
-from diffsound.pipeline import MAX_CANDIDATES, MAX_DURATION, MAX_SEED, MIN_DURATION
+from diffsound.jobs import MAX_CANDIDATES, MAX_SEED
+from diffsound.pipeline import MAX_DURATION, MIN_DURATION
 from diffsound.text.clean import MAX_PROMPT_CHARS
 
 AudioFormat = Literal["wav", "flac", "ogg", "mp3"]
@@ -74,6 +75,9 @@ class Drawing(Request):
         le=MAX_CANDIDATES,
         description="Draw so many for each sound, and keep what fits the text best.",
     )
+    layered: bool | None = Field(
+        default=None, description="Make a sentence of several sounds one by one, and mix them."
+    )
     bundle: str | None = Field(
         default=None, max_length=200, description="One of /v1/bundles; the first when missing."
     )
@@ -93,6 +97,7 @@ class Drawing(Request):
             "top_k",
             "truncation",
             "best_of",
+            "layered",
         )
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
@@ -185,6 +190,7 @@ class SoundAnswer(BaseModel):
 
     `waveform` has the lowest and highest sample of equal stretches, for drawing.
     `coverage` says what the model knows of such prompts, where the bundle can tell.
+    `layers` says what a scene is mixed of, and when each of it sounds.
     """
 
     id: str | None
@@ -198,6 +204,7 @@ class SoundAnswer(BaseModel):
     waveform: list[tuple[float, float]]
     score: float | None = None
     coverage: dict[str, Any] | None = None
+    layers: list[dict[str, Any]] = []
     format: AudioFormat | None = None
     audio: str | None = Field(default=None, description="The file as base64, if asked for.")
 

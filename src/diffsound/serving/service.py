@@ -12,7 +12,8 @@ from starlette.concurrency import run_in_threadpool
 
 from diffsound import editing
 from diffsound.errors import ConfigError, InputError
-from diffsound.pipeline import TextToSound, make_jobs
+from diffsound.jobs import make_jobs
+from diffsound.pipeline import TextToSound
 from diffsound.serving.batching import Engine
 from diffsound.serving.jobs import JobBook
 from diffsound.serving.limits import check_limits

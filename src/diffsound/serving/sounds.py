@@ -90,6 +90,10 @@ def describe(
         waveform=envelope(sound.wave, WAVEFORM_POINTS).astype(float).round(3).tolist(),
         score=sound.score,
         coverage=None if sound.coverage is None else dict(sound.coverage),
+        layers=[
+            layer.metadata | ({} if url is None else {"url": f"{url}/layers/{number}"})
+            for number, layer in enumerate(sound.layers, 1)
+        ],
         format=format,
         audio=None if audio is None else base64.b64encode(audio).decode("ascii"),
     )
@@ -99,6 +103,13 @@ def encode(sound: Sound, format: AudioFormat, loudness: float | None = None) -> 
     """The sound as an audio file that carries its recipe."""
     recipe = {"diffsound": json.dumps(sound.metadata, ensure_ascii=False)}
     return encode_audio(sound.wave, sound.sample_rate, format, loudness=loudness, metadata=recipe)
+
+
+def encode_layer(sound: Sound, number: int, format: AudioFormat) -> bytes:
+    """Layer `number` (from 1) of a scene as an audio file, at its level in the scene."""
+    layer = sound.layers[number - 1]
+    note = {"diffsound": json.dumps(layer.metadata, ensure_ascii=False)}
+    return encode_audio(layer.wave, sound.sample_rate, format, metadata=note)
 
 
 def read_upload(data: bytes, pipeline: TextToSound) -> Sound:
@@ -128,4 +139,5 @@ def read_upload(data: bytes, pipeline: TextToSound) -> Sound:
 
 
 def _size(sound: Sound) -> int:
-    return sound.wave.nbytes + sound.mel.nbytes + sound.tokens.nbytes
+    layers = sum(layer.wave.nbytes for layer in sound.layers)
+    return sound.wave.nbytes + sound.mel.nbytes + sound.tokens.nbytes + layers

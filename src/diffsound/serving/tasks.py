@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from diffsound.editing import Edit
-    from diffsound.pipeline import Job, TextToSound
+    from diffsound.jobs import Job
+    from diffsound.pipeline import TextToSound
     from diffsound.sound import Sound
 
 

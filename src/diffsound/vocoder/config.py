@@ -23,13 +23,17 @@ class MelGANConfig(Config):
 
 
 class ISTFTConfig(Config):
-    """A network at the mel's frame rate, and one inverse STFT."""
+    """A network at the mel's frame rate, and one inverse STFT.
+
+    rounds: of Griffin-Lim after it, which make its phases fit each other.
+    """
 
     kind: Literal["istft"] = "istft"
     width: PositiveInt = 256
     layers: PositiveInt = 6
     kernel: PositiveInt = 7
     expansion: PositiveInt = 3
+    rounds: int = Field(default=0, ge=0, le=64)
 
     @field_validator("kernel")
     @classmethod

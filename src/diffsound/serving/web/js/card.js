@@ -45,6 +45,7 @@ export class Card extends EventTarget {
     this.#find(".edit-panel [name=prompt]").value = sound.prompt;
     this.#find(".edit-panel [name=end]").max = sound.seconds;
     this.#showCoverage(sound.coverage);
+    this.#showLayers(sound.layers);
     try {
       const [audio, picture] = await Promise.all([fetchBlob(sound.url), fetchBlob(sound.spectrogram_url)]);
       this.blob = audio;
@@ -153,6 +154,32 @@ export class Card extends EventTarget {
     const line = this.#find(".coverage");
     line.textContent = note;
     line.hidden = !note;
+  }
+
+  // What a scene is mixed of: each layer with its time, and a file to take away.
+  #showLayers(layers = []) {
+    const list = this.#find(".layers");
+    list.hidden = !layers.length;
+    list.replaceChildren(...layers.map((layer, index) => {
+      const item = document.createElement("li");
+      const place = layer.distant ? ", far away" : layer.background ? ", behind" : "";
+      item.textContent = `${layer.start.toFixed(1)}–${layer.end.toFixed(1)} s  ${layer.text}${place} `;
+      const take = document.createElement("button");
+      take.type = "button";
+      take.textContent = "WAV";
+      take.setAttribute("aria-label", `Download this layer: ${layer.text}`);
+      take.addEventListener("click", () => this.#saveLayer(layer.url, index + 1));
+      item.append(take);
+      return item;
+    }));
+  }
+
+  async #saveLayer(url, number) {
+    try {
+      save(await fetchBlob(url), fileName(this.sound, "wav").replace(/\.wav$/, `-layer${number}.wav`));
+    } catch (error) {
+      this.fail(error.message);
+    }
   }
 
   #showRegion(region) {

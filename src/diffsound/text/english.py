@@ -18,7 +18,7 @@ import yaml
 
 
 def _word_lists() -> dict[str, frozenset[str]]:
-    text = files("diffsound.data").joinpath("english.yaml").read_text(encoding="utf-8")
+    text = files("diffsound.text").joinpath("english.yaml").read_text(encoding="utf-8")
     return {name: frozenset(words) for name, words in yaml.safe_load(text).items()}
 
 
@@ -96,6 +96,11 @@ def participle(verb: str) -> str:
 _FROM_THIRD = {third_person(verb): verb for verb in sorted(VERBS)}
 _FROM_PARTICIPLE = {participle(verb): verb for verb in sorted(VERBS)}
 _BASE = {verb: verb for verb in sorted(VERBS)}
+
+
+def is_verb(word: str) -> bool:
+    """Whether a word is a form of one of our verbs, which it may be besides a noun: "barks"."""
+    return any(word in table for table in (_BASE, _FROM_THIRD, _FROM_PARTICIPLE))
 
 
 def is_plural(words: list[str]) -> bool:

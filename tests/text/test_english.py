@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.data.english import VERBS, participle, phrase_of, third_person, tidy
+from diffsound.text.english import VERBS, participle, phrase_of, third_person, tidy
 
 
 @pytest.mark.parametrize(
