@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -32,6 +33,17 @@ def test_one_prompt(pipeline: TextToSound) -> None:
     assert sound.prompt == "a dog barks"
     assert sound.seed == 1
     assert sound.settings["num_inference_steps"] == 3
+
+
+def test_no_wave_exceeds_full_scale(tiny_bundle: Bundle) -> None:
+    """Whatever a vocoder gives; a notebook's player would clip it."""
+    pipeline = TextToSound(tiny_bundle)
+    plain = pipeline("rain", seed=1)[0].wave
+    vocode = pipeline.stages.vocode
+    pipeline.stages = dataclasses.replace(pipeline.stages, vocode=lambda mel: 1e6 * vocode(mel))
+    loud = pipeline("rain", seed=1)[0].wave
+    assert np.abs(loud).max() == pytest.approx(0.99)
+    np.testing.assert_allclose(loud / np.abs(loud).max(), plain / np.abs(plain).max(), atol=1e-4)
 
 
 @pytest.mark.parametrize("duration", [0.5, 0.777, 3.0, 30.0])

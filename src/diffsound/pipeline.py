@@ -20,6 +20,7 @@ from torch import Tensor
 
 from diffsound.bundle import Bundle
 from diffsound.choosing import CaptionerRanker, MatcherRanker, best_takes
+from diffsound.data.augment import PEAK
 from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
@@ -335,6 +336,9 @@ class TextToSound:
                 batch, drawn.tokens, drawn.mels, waves, covered, drawn.scores, strict=True
             ):
                 wave = fade_edges(wave[:samples], self.sample_rate)
+                if edit is None:
+                    # A vocoder may exceed full scale; an edit keeps the level of its surroundings.
+                    wave = wave * (PEAK / wave.abs().max().clamp_min(PEAK))
                 sounds.append(
                     Sound(
                         wave=(wave if edit is None else edit.join(wave)).cpu().numpy(),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Sound:
     """One clip.
 
-    wave: [samples] float32 mono; mel: [n_mels, L]; tokens: [F', L'].
+    wave: [samples] float32 mono, within [-1, 1]; mel: [n_mels, L]; tokens: [F', L'].
     settings: every argument that, with prompt and seed, makes this sound again.
     score: how well it fits the prompt, when candidates were ranked.
     coverage: what the model knows of such prompts, when the bundle can tell: coverage.py.
