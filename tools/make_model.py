@@ -21,9 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Hours of one cloud core: taken when the bundled model was made, except those of the vocoders and
-# of ar, which are step times of short runs. docs/training.md repeats them. Told, not obeyed:
-# every stage ends by its config, so another machine takes another time for the same model.
+# Hours of one cloud core: taken when the bundled model was made, except those of ar, which are step
+# times of a short run. docs/training.md repeats them. Told, not obeyed: every stage ends by its
+# config, so another machine takes another time for the same model.
 HOURS = {
     "prepare": 0.1,
     "scenes": 0.02,
@@ -31,8 +31,7 @@ HOURS = {
     "listener": 0.2,
     "listener-2": 0.2,
     "codec": 0.7,
-    "vocoder": 2.5,
-    "vocoder-codec": 2.0,
+    "vocoder": 1.1,
     "decoder": 2.1,
     "ar": 1.4,
     "classifier": 0.9,
@@ -73,6 +72,7 @@ SCALES = {
             "guidance_scale=2.5",
             "guided_share=0.6",
             "truncation=0.8",
+            "layered=true",
             "backend=int8",
         ),
         card=ROOT / "src" / "diffsound" / "assets" / "small" / "README.md",
@@ -111,7 +111,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
         return Step(name, ("train", stage, *places, *chosen))
 
     def bundle(name: str, decoder: str, *options: str) -> Step:
-        parts = {"codec": "codec", "decoder": decoder, "vocoder": "vocoder-codec"}
+        parts = {"codec": "codec", "decoder": decoder, "vocoder": "vocoder"}
         parts |= {judge: judge for judge in ("captioner", "classifier", "matcher")}
         runs = [part for key, run in parts.items() for part in (f"--{key}", str(work / run))]
         more = ("--coverage", str(data), "--name", f"{scale.configs}{name.removeprefix('bundle')}")
@@ -138,7 +138,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
         "scenes-short", 900, "seconds=4.0", "events=[2, 2]", "background=0.3", "distance=0.1",
         "repetition=0.1", "together=0.2", "captions=8",
     )  # fmt: skip
-    codec, voice = work / "codec", work / "vocoder-codec"
+    codec, voice = work / "codec", work / "vocoder"
     defaults = [part for value in scale.defaults for part in ("--default", value)]
     card = () if scale.card is None else ("--card", str(scale.card))
     for ear in ("listener", "listener-2"):
@@ -146,10 +146,6 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
     ears = f"[{work / 'listener'}, {work / 'listener-2'}]"
     yield train("codec", "codec", ["codec"], f"loss.perceptual.classifiers={ears}")
     yield train("vocoder", "vocoder", ["vocoder"])
-    yield train(
-        "vocoder-codec", "vocoder", ["vocoder-codec", "vocoder"],
-        f"init={work / 'vocoder'}", f"codec={codec}",
-    )  # fmt: skip
     yield train(
         "decoder", "decoder", ["decoder"],
         f"codec={codec}", f"vocoder={voice}", mixed_in("scenes", 0.15),

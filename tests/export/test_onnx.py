@@ -148,10 +148,10 @@ def test_positions_of_any_length_are_the_decoders() -> None:
             )
 
 
-@pytest.mark.parametrize("rounds", [0, 2])
-def test_inverse_transform_as_a_convolution_is_torchs(rounds: int) -> None:
+@pytest.mark.parametrize(("fits", "rounds"), [(0, 0), (2, 3)])
+def test_inverse_transform_as_a_convolution_is_torchs(fits: int, rounds: int) -> None:
     mel_config = MelConfig.full_band()
-    vocoder = build_vocoder(ISTFTConfig(width=16, layers=1, rounds=rounds), mel_config)
+    vocoder = build_vocoder(ISTFTConfig(width=16, layers=1, fits=fits, rounds=rounds), mel_config)
     assert not isinstance(vocoder, torch.nn.Identity)
     network = ISTFTNetwork(vocoder)  # type: ignore[arg-type]
     mel = torch.rand(2, 80, 37)

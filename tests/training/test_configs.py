@@ -45,7 +45,7 @@ def test_there_is_one_for_every_stage() -> None:
     for preset, stages in {
         "paper": ("codec", "vocoder", "diffsound", "pretrain", "ar"),
         "official": ("codec", "vocoder", "diffsound", "ar"),
-        "small": ("codec", "vocoder", "vocoder-codec", "decoder", "pretrain", "ar", "matcher"),
+        "small": ("codec", "vocoder", "decoder", "pretrain", "ar", "matcher"),
         "tiny": ("codec", "vocoder", "decoder", "ar", "matcher"),
     }.items():
         assert {f"{preset}/{stage}" for stage in stages} <= names

@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.audio.mel import MelConfig, MelFrontEnd, normalise
 from diffsound.audio.stft import stft
 from diffsound.threads import torch_threads
 from diffsound.vocoder import (
@@ -236,3 +236,44 @@ def test_griffin_lim_rounds_alike_with_any_number_of_threads(frames: int) -> Non
             waves.append(vocoder(mel))
     assert torch.isfinite(waves[0]).all()
     assert all(torch.equal(waves[0], wave) for wave in waves)
+
+
+def test_fits_bring_the_magnitudes_to_the_mel() -> None:
+    """Whatever the network says; where the mel says nothing, the network is left alone."""
+    mel = MelFrontEnd(MEL)(torch.randn(1, 8192, generator=torch.Generator().manual_seed(0)) * 0.1)
+    distances = []
+    for fits in (0, 2, 8):
+        vocoder = ISTFTVocoder(ISTFTConfig(width=16, layers=1, fits=fits), MEL)
+        with torch.no_grad():
+            torch.nn.init.normal_(vocoder.head.weight, generator=torch.Generator().manual_seed(1))
+            magnitude, _ = vocoder.spectrum(mel)
+            again = normalise(vocoder.basis @ magnitude)
+        distances.append(float((again - mel).abs().mean()))
+    assert distances[1] < 0.2 * distances[0]
+    assert distances[2] < 0.5 * distances[1]
+
+
+def test_rounds_make_phases_fit_each_other() -> None:
+    """The wave's own spectrum comes nearer to the magnitudes that were asked for."""
+    mel = MelFrontEnd(MEL)(torch.randn(1, 8192, generator=torch.Generator().manual_seed(0)) * 0.1)
+    window = torch.hann_window(MEL.n_fft)
+    errors = []
+    for rounds in (0, 2, 8):
+        torch.manual_seed(2)
+        vocoder = ISTFTVocoder(ISTFTConfig(width=16, layers=1, rounds=rounds), MEL)
+        with torch.no_grad():
+            magnitude, _ = vocoder.spectrum(mel)
+            spectrum = stft(vocoder(mel), window, MEL.hop_length, MEL.padding)[..., :-1]
+        errors.append(float((spectrum.abs() - magnitude).norm() / magnitude.norm()))
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_silence_passes_through_fits_and_rounds() -> None:
+    mel_config = MelConfig.full_band()
+    vocoder = ISTFTVocoder(ISTFTConfig(width=16, layers=1, fits=2, rounds=3), mel_config)
+    mel = torch.zeros(1, mel_config.n_mels, 20, requires_grad=True)
+    wave = vocoder(mel)
+    assert wave.isfinite().all()
+    assert float(wave.detach().abs().max()) < 1e-3
+    wave.square().sum().backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in vocoder.parameters())

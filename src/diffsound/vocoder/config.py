@@ -25,6 +25,7 @@ class MelGANConfig(Config):
 class ISTFTConfig(Config):
     """A network at the mel's frame rate, and one inverse STFT.
 
+    fits: updates that scale its magnitudes to those the mel tells.
     rounds: of Griffin-Lim after it, which make its phases fit each other.
     """
 
@@ -33,6 +34,7 @@ class ISTFTConfig(Config):
     layers: PositiveInt = 6
     kernel: PositiveInt = 7
     expansion: PositiveInt = 3
+    fits: int = Field(default=0, ge=0, le=64)
     rounds: int = Field(default=0, ge=0, le=64)
 
     @field_validator("kernel")

@@ -3,10 +3,10 @@
 After Vocos (Siuzdak, 2023). All convolutions run at 86 frames a second instead of 22 050 samples,
 which makes it an order of magnitude cheaper on a CPU than MelGAN.
 
-With `rounds`, Griffin and Lim's projection follows: the spectrum of the wave gives the phases, the
-network's magnitudes stay. Phases that do not fit each other blur a sound, and to make them fit
-takes a network far longer to learn than it takes two or three projections. It is trained through
-them.
+Two things a network takes long to learn are known, and may be done for it; it is trained through
+them. With `fits`, its magnitudes are scaled until their mel is the mel that was given: a network
+that is not sure blurs it. With `rounds`, Griffin and Lim's projection follows: the spectrum of the
+wave gives the phases, the magnitudes stay. Phases that do not fit each other blur a sound too.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from diffsound.audio.mel import MelConfig, mel_basis
+from diffsound.audio.mel import MelConfig, denormalise, mel_basis
 from diffsound.audio.stft import istft, stft, window_envelope
 from diffsound.vocoder.config import ISTFTConfig
 
 QUIETEST = 1e-5  # a bin's magnitude below which its phase means nothing
+_NOTHING = 1e-10  # what a bin outside all bands has in the mel; keeps 0 / 0 away
+_LOUDEST = 2.0  # no sound's mel is above 1.1 or so; an untrained codec's must not overflow
 
 
 class ISTFTVocoder(nn.Module):
@@ -29,6 +31,8 @@ class ISTFTVocoder(nn.Module):
     `spectrum` is everything up to the Fourier transform and uses real numbers only, for exporters
     that have to bring their own inverse.
     """
+
+    basis: Tensor
 
     def __init__(self, config: ISTFTConfig, mel: MelConfig) -> None:
         super().__init__()
@@ -40,6 +44,7 @@ class ISTFTVocoder(nn.Module):
         self.head_norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, 2 * mel.bins)
         self.envelope = nn.Linear(mel.n_mels, mel.bins)
+        self.register_buffer("basis", mel_basis(mel), persistent=False)
         self.apply(_initialise)
         self._start_envelope()
 
@@ -52,7 +57,18 @@ class ISTFTVocoder(nn.Module):
         log_magnitude = self.envelope(mel.transpose(1, 2)).float() + correction
         # A wave within [-1, 1] cannot have more than the sum of the window, n_fft / 2, in a bin.
         magnitude = log_magnitude.clamp_max(math.log(self.mel_config.n_fft / 2)).exp()
-        return magnitude.transpose(1, 2), phase.transpose(1, 2)
+        return self._fitted(magnitude.transpose(1, 2), mel), phase.transpose(1, 2)
+
+    def _fitted(self, magnitude: Tensor, mel: Tensor) -> Tensor:
+        """The magnitudes [B, bins, L], nearer to the mel [B, n_mels, L] by every one of the `fits`.
+
+        Lee and Seung's update, as in `MelFrontEnd.to_linear`: what is not told by the mel stays.
+        """
+        basis = self.basis.float()
+        wanted = basis.T @ denormalise(mel.float().clamp_max(_LOUDEST))
+        for _ in range(self.config.fits):
+            magnitude = magnitude * wanted / (basis.T @ (basis @ magnitude)).clamp_min(_NOTHING)
+        return magnitude
 
     def forward(self, mel: Tensor) -> Tensor:
         """Mel [B, n_mels, L] to wave [B, L * hop_length]."""
