@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -39,6 +39,25 @@ SETTING_NAMES = tuple(SamplingSettings.__dataclass_fields__)
 # Called after every sampling step with the share of the whole call that is done (0 to 1) and the
 # current tokens [B, F', L'] of the micro-batch at work.
 ProgressCallback = Callable[[float, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the sounds of one run have in common.
+
+    samples: how many each has. avoid: the negative prompt, "" for none. record: what, with prompt
+    and seed, makes a sound again. edit: the clip they change, if they do.
+    """
+
+    samples: int
+    settings: SamplingSettings
+    avoid: str
+    record: dict[str, Any]
+    edit: Edit | None = None
+
+    def known(self, count: int) -> Known | None:
+        """The tokens that so many sounds begin with."""
+        return None if self.edit is None else self.edit.known(count)
 
 
 class Drawn(NamedTuple):
@@ -191,21 +210,20 @@ class TextToSound:
             # a mixer knows.
             settings = replace(settings, best_of=1, layered=False)
             record = self._record(avoid, settings) | dict(edit.record)
-            return self._run(
-                jobs, edit.samples, settings, avoid, record=record, edit=edit, callback=callback
-            )
+            return self._run(jobs, Order(edit.samples, settings, avoid, record, edit), callback)
         seconds = self._check_duration(duration)
         samples = round(seconds * self.sample_rate)
         record = self._record(avoid, settings) | {"duration": seconds}
-        plans = [
-            plan_scene(job, samples, self.sample_rate) if settings.layered else None for job in jobs
-        ]
+        order = Order(samples, settings, avoid, record)
+        if not settings.layered:
+            return self._run(jobs, order, callback)
+        plans = [plan_scene(job, samples, self.sample_rate) for job in jobs]
         pieces = [
             piece
             for job, plan in zip(jobs, plans, strict=True)
             for piece in ([(job, samples)] if plan is None else plan.pieces)
         ]
-        made = iter(self._run_pieces(pieces, settings, avoid, record=record, callback=callback))
+        made = iter(self._run_pieces(pieces, order, callback))
         return [
             next(made) if plan is None else self._mixed(job, plan, [next(made) for _ in plan.jobs])
             for job, plan in zip(jobs, plans, strict=True)
@@ -260,11 +278,8 @@ class TextToSound:
     def _run_pieces(
         self,
         pieces: Sequence[tuple[Job, int]],
-        settings: SamplingSettings,
-        avoid: str,
-        *,
-        record: dict[str, Any],
-        callback: ProgressCallback | None = None,
+        order: Order,
+        callback: ProgressCallback | None,
     ) -> list[Sound]:
         """A sound for each job, of its own number of samples; those of one length run together."""
         sounds: dict[int, Sound] = {}
@@ -278,7 +293,7 @@ class TextToSound:
                     callback((done + count * share) / len(pieces), tokens)
 
             jobs = [pieces[place][0] for place in places]
-            made = self._run(jobs, samples, settings, avoid, record=record, callback=on_progress)
+            made = self._run(jobs, replace(order, samples=samples), on_progress)
             sounds |= zip(places, made, strict=True)
         return [sounds[place] for place in range(len(pieces))]
 
@@ -306,17 +321,11 @@ class TextToSound:
     def _run(
         self,
         jobs: Sequence[Job],
-        samples: int,
-        settings: SamplingSettings,
-        avoid: str,
-        *,
-        record: dict[str, Any],
-        edit: Edit | None = None,
-        callback: ProgressCallback | None = None,
+        order: Order,
+        callback: ProgressCallback | None,
     ) -> list[Sound]:
         """Make every job's sound, micro-batch by micro-batch."""
-        grid = (self.bundle.codec.rows, self.columns(samples))
-        size = max(1, self._micro_batch(grid[1]) // settings.best_of)
+        size = max(1, self._micro_batch(self.columns(order.samples)) // order.settings.best_of)
         sounds: list[Sound] = []
         for start in range(0, len(jobs), size):
             batch = jobs[start : start + size]
@@ -327,27 +336,28 @@ class TextToSound:
                 if callback is not None:
                     callback((start + count * done / total) / len(jobs), tokens)
 
-            known = None if edit is None else edit.known(len(batch))
             text = self._encode_text([job.prompt for job in batch])
-            drawn = self._draw_best(batch, text, grid, settings, avoid, known, on_step)
+            drawn = self._draw_best(batch, text, order, on_step)
             waves = self.vocode(drawn.mels)
             covered = self._coverage(text)
             for job, cells, mel, wave, coverage, score in zip(
                 batch, drawn.tokens, drawn.mels, waves, covered, drawn.scores, strict=True
             ):
-                wave = fade_edges(wave[:samples], self.sample_rate)
-                if edit is None:
-                    # A vocoder may exceed full scale; an edit keeps the level of its surroundings.
+                wave = fade_edges(wave[: order.samples], self.sample_rate)
+                if order.edit is not None:
+                    wave = order.edit.join(wave)  # at the level of its surroundings
+                else:
+                    # A vocoder may exceed full scale.
                     wave = wave * (PEAK / wave.abs().max().clamp_min(PEAK))
                 sounds.append(
                     Sound(
-                        wave=(wave if edit is None else edit.join(wave)).cpu().numpy(),
+                        wave=wave.cpu().numpy(),
                         sample_rate=self.sample_rate,
                         mel=mel.cpu().numpy(),
                         tokens=cells.cpu().numpy(),
                         prompt=job.prompt,
                         seed=job.seed,
-                        settings=record,
+                        settings=order.record,
                         score=score,
                         coverage=coverage,
                     )
@@ -390,20 +400,17 @@ class TextToSound:
         self,
         jobs: Sequence[Job],
         text: TextFeatures,
-        grid: tuple[int, int],
-        settings: SamplingSettings,
-        avoid: str,
-        known: Known | None,
+        order: Order,
         on_step: StepCallback,
     ) -> Drawn:
-        """For every job the best of `settings.best_of` takes, which are drawn together."""
-        takes = settings.best_of
+        """For every job the best of `best_of` takes, which are drawn together."""
+        takes = order.settings.best_of
         seeds = [take_seed(job.seed, take) for job in jobs for take in range(takes)]
 
         def on_take(done: int, total: int, tokens: Tensor) -> None:
             on_step(done, total, tokens[::takes])
 
-        tokens = self._draw(seeds, text.repeat(takes), grid, settings, avoid, known, on_take)
+        tokens = self._draw(seeds, text.repeat(takes), order, on_take)
         mels = self.decode(tokens)
         if takes == 1:
             return Drawn(tokens, mels, [None] * len(jobs))
@@ -418,21 +425,20 @@ class TextToSound:
         self,
         seeds: Sequence[int],
         text: TextFeatures,
-        grid: tuple[int, int],
-        settings: SamplingSettings,
-        avoid: str,
-        known: Known | None,
+        order: Order,
         on_step: StepCallback,
     ) -> Tensor:
         """Tokens [B, F', L'] for the prompts encoded in `text`, each drawn with its own seed."""
+        settings, grid = order.settings, (self.bundle.codec.rows, self.columns(order.samples))
         negative = None
         if settings.guidance_scale != 1.0:
-            negative = self._encode_text([avoid]).repeat(len(seeds))
+            negative = self._encode_text([order.avoid]).repeat(len(seeds))
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         with torch_threads(1 if grid[1] < _FEW_COLUMNS else torch.get_num_threads()):
             return self.stages.generate(
                 text, grid, generators, settings,
-                negative=negative, known=known, callback=on_step, together=settings.best_of,
+                negative=negative, known=order.known(len(seeds)), callback=on_step,
+                together=settings.best_of,
             )  # fmt: skip
 
     @torch.inference_mode()
