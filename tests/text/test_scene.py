@@ -45,6 +45,7 @@ def test_at_the_same_time(sentence: str) -> None:
     [
         "a dog barks with rain in the background",
         "rain in the background, a dog barks",
+        "rain in the background, while a dog barks",
         "a dog barks over rain",
     ],
 )
@@ -82,6 +83,18 @@ def test_each_voice_has_its_own_distance() -> None:
     )
 
 
+def test_names_of_sounds_alone() -> None:
+    assert read_scene("barking then meowing") == (Voice("barking", 0), Voice("meowing", 1))
+    assert read_scene("dog bark then siren") == (Voice("dog bark", 0), Voice("siren", 1))
+
+
+def test_a_background_does_not_swallow_what_came_before() -> None:
+    assert read_scene("a dog barks followed by a cat meowing in the background and a click") == (
+        Voice("a dog barks", 0),
+        Voice("a cat meowing in the background and a click", 1),
+    )
+
+
 def test_lists_of_sounds() -> None:
     assert read_scene("rain, thunder and wind") == tuple(
         Voice(name, 0) for name in ("rain", "thunder", "wind")
@@ -97,6 +110,8 @@ def test_lists_of_sounds() -> None:
         "a dog barks and growls",
         "a dog barks, then growls",
         "a car starts, then drives away",
+        "a siren approaches, then recedes",
+        "a bus engine slowing down then turning",
         "a door creaks, then it slams",
         "a door creaks, then silence",
         "pots and pans clanging",

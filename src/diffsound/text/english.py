@@ -29,7 +29,7 @@ ARTICLES, ADJECTIVES, PREPOSITIONS = (
     _WORDS["adjectives"],
     _WORDS["prepositions"],
 )
-JOINING, SOUNDING = _WORDS["joining"], _WORDS["sounding"]
+JOINING, SOUNDING, CONTINUING = _WORDS["joining"], _WORDS["sounding"], _WORDS["continuing"]
 # Names of sounds whose own verb is certain.
 OWN_VERB = {"rain": "fall", "wind": "blow", "thunder": "rumble"}
 _NAMING = re.compile(r"^(the|a|an) (sounds?|noises?|recordings?)\b")

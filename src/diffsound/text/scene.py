@@ -14,19 +14,25 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from diffsound.text.english import ARTICLES, MASS_NOUNS, is_plural, is_verb, phrase_of, tidy
+from diffsound.text.english import (
+    ARTICLES,
+    CONTINUING,
+    MASS_NOUNS,
+    is_plural,
+    is_verb,
+    phrase_of,
+    tidy,
+)
 
 MOST_VOICES = 6
 MOST_CHARACTERS = 300  # longer texts are stories, and reading them word by word takes its time
-
-_PRONOUNS = frozenset(("it", "he", "she", "they", "this", "that", "these", "those", "which", "who"))
-_NOTHING = frozenset(("nothing", "silence", "quiet", "stops"))
 
 _FIRST = re.compile(r"^first(?: of all)?,? ")
 # One after another, whatever stands on both sides.
 _THEN = re.compile(
     r",? (?:and )?then,? (?:finally,? )?|,? (?:(?:and|is|are) )?followed by |,? and finally,? "
 )
+_THEN_DOING = re.compile(r"\bthen,? (\w+ing)\b")
 # Words that also mean other things: what they join must be sounds.
 _BEFORE = re.compile(r" before ")
 _AFTER = re.compile(r"^(?P<later>.+) after (?!another\b)(?P<sooner>.+)$")
@@ -40,7 +46,7 @@ _BEHIND = re.compile(
     r"^(?P<front>.+),? (?:with|and|while|over) (?P<behind>.+) in the background(?: throughout)?$"
 )
 _BEHIND_FIRST = re.compile(
-    r"^(?:with )?(?P<behind>.+) in the background(?: throughout)?(?:,| while| as| with| and) "
+    r"^(?:with )?(?P<behind>.+) in the background(?: throughout)?,? (?:(?:while|as|with|and) )?"
     r"(?P<front>.+)$"
 )
 _WHILE_FIRST = re.compile(r"^(?:while|as) (?P<behind>[^,]+), (?P<front>.+)$")
@@ -88,7 +94,7 @@ def read_scene(prompt: str) -> tuple[Voice, ...]:
 def _background(text: str) -> tuple[str, str | None]:
     """What happens, and what is heard throughout, if anything is."""
     for pattern in (_BEHIND_FIRST, _BEHIND):
-        if found := pattern.match(text):
+        if (found := pattern.match(text)) and not _THEN.search(found["behind"]):
             return found["front"], found["behind"]
     if (found := _WHILE_FIRST.match(text)) and _act([found["behind"]]):
         return found["front"], found["behind"]
@@ -99,7 +105,15 @@ def _background(text: str) -> tuple[str, str | None]:
 
 def _moments(text: str) -> list[str]:
     """What comes one after another."""
-    return [moment for part in _THEN.split(text) for moment in _ordered(part)]
+    parts = _THEN.split(text)
+    if _goes_on(text) and not is_verb(parts[0].split(" ")[0]):
+        parts = [text]
+    return [moment for part in parts for moment in _ordered(part)]
+
+
+def _goes_on(text: str) -> bool:
+    """ "an engine slowing down, then speeding up": the same sound goes on."""
+    return any(is_verb(word) for word in _THEN_DOING.findall(text))
 
 
 def _ordered(text: str) -> list[str]:
@@ -145,7 +159,7 @@ def _article(found: re.Match[str]) -> str:
 def _stands_alone(text: str) -> bool:
     """Whether a part names its own sound; "growls", "it stops" and "nothing" do not."""
     words = tidy(text).split()
-    if not words or words[0] in _PRONOUNS or not _NOTHING.isdisjoint(words):
+    if not words or words[0] in CONTINUING:
         return False
     if not is_verb(words[0]) or words[0].endswith("ing") or phrase_of(text).statements:
         return True
@@ -159,7 +173,7 @@ def _sounds(parts: Iterable[str]) -> bool:
 
 def _is_sound(text: str) -> bool:
     words = tidy(text).split()
-    if not words or words[0] in _PRONOUNS:
+    if not words or words[0] in CONTINUING:
         return False
     named = words[0] in ARTICLES or words[-1] in MASS_NOUNS or is_plural(words)
     return named or bool(phrase_of(text).statements)
