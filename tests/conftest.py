@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from diffsound.training.export import write_export
 from metric_support import MEL
 from support import KNOWN_CAPTIONS, TEXT_DIM, make_bundle, tiny_diffsound
 from text_fixtures import bert_folder, clip_folder  # noqa: F401
+
+# Some virtual machines promise matrix instructions that end the process (training/engine.py).
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 @pytest.fixture(scope="session")

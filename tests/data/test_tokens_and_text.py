@@ -18,10 +18,11 @@ from diffsound.data.clip import PrepareSettings
 from diffsound.data.derived import Clip
 from diffsound.data.encode_text import encode_text, text_entries
 from diffsound.data.engines import ProcessEngine
+from diffsound.data.index import NO_TOKEN
 from diffsound.data.prepare import prepare
 from diffsound.data.shards import PreparedData
 from diffsound.data.sources import open_source
-from diffsound.data.tokenize import TokenizeSettings, aligned, clip_tokens, tokenize
+from diffsound.data.tokenize import TokenizeSettings, aligned, clip_tokens, speeds, tokenize
 from diffsound.errors import DataError
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
@@ -124,6 +125,42 @@ def test_variants_are_the_sound_a_little_later(prepared: PreparedData) -> None:
     settings = TokenizeSettings(variants=4, seconds=1.0)
     tokens = clip_tokens(prepared.wave(0), codec, MelFrontEnd(mel), settings)
     assert len({grid.tobytes() for grid in tokens}) == 4
+
+
+@given(st.integers(2, 64), st.floats(0.01, 0.5))
+def test_speeds_are_spread_over_the_range(variants: int, limit: float) -> None:
+    factors = speeds(variants, limit)
+    assert factors[0] == 1.0
+    assert len(set(factors)) == variants
+    assert all(1 / (1 + limit) <= factor <= 1 + limit for factor in factors)
+    if variants > 8:  # faster and slower ones, about as many
+        faster = sum(factor > 1 for factor in factors[1:]) / (variants - 1)
+        assert 0.3 < faster < 0.7
+
+
+def test_variants_of_other_speed_end_where_they_end(prepared: PreparedData) -> None:
+    codec, mel, _ = random_codec(prepared.index.mel)
+    settings = TokenizeSettings(variants=6, speed=0.25)
+    wave, front_end = prepared.wave(0), MelFrontEnd(mel)
+    tokens = clip_tokens(wave, codec, front_end, settings)
+    column = mel.hop_length * codec.time_stride
+    alone = clip_tokens(wave, codec, front_end, TokenizeSettings())[0]
+    assert (
+        tokens[0, :, alone.shape[1] :].tolist()
+        == [[NO_TOKEN] * (tokens.shape[2] - alone.shape[1])] * 4
+    )
+    inner = alone.shape[1] - 4  # what follows the end is heard a little before it
+    assert (tokens[0, :, :inner] == alone[:, :inner]).all()
+    for variant, factor in enumerate(speeds(6, 0.25)):
+        samples = variant * column // 6 + len(wave) / factor
+        filled = (tokens[variant] != NO_TOKEN).all(0)
+        assert abs(filled.sum() - math.ceil(samples / column)) <= 1
+        assert filled[: filled.sum()].all()  # the gap is at the end
+
+
+def test_speed_is_refused_where_nothing_can_change() -> None:
+    with pytest.raises(ValueError, match="more than one"):
+        TokenizeSettings(speed=0.1)
 
 
 @pytest.fixture(scope="module")

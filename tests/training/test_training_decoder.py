@@ -215,6 +215,15 @@ def test_a_precision_the_device_lacks_is_refused(
         run_tiny("codec", prepared, tmp_path / "run", "train.precision=bf16")
 
 
+def test_a_processor_that_dies_of_bf16_is_refused(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    monkeypatch.setattr("diffsound.training.engine._PRODUCT", dies)
+    with pytest.raises(ConfigError, match=r"bf16 cannot be had: .* take fp32"):
+        run_tiny("codec", prepared, tmp_path / "run", "train.precision=bf16")
+
+
 def stage_of(prepared: Path, tiny_codec: Path, **changes: object) -> DecoderStage:
     from diffsound.config import load_config
 
@@ -281,6 +290,32 @@ def test_some_long_sounds_come_in_short_grids(prepared: Path, tiny_codec: Path) 
             grid = dataset.item(int(index), np.random.default_rng(epoch))["tokens"]
             assert grid.shape[-1] == width
     assert cut > 0
+
+
+def test_sounds_that_go_on_begin_again_where_others_end(prepared: Path, tiny_codec: Path) -> None:
+    grids = {"widths": [6, 12, 20, 60], "fill": "silence", "loop_from": 18, "longer": 0.5}
+    stage = stage_of(prepared, tiny_codec, grids=grids)
+    dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
+    silence = dataset.ladder.silence
+    seen = {True: 0, False: 0}
+    for clip, length in enumerate(dataset.lengths):
+        loops = length >= 18
+        natural = dataset.widths[dataset.natural[clip]]
+        assert (natural <= length) if loops else (natural >= length)
+        index = clip * len(dataset.widths) + dataset.widths.index(60)
+        grid = dataset.item(index, np.random.default_rng(clip))["tokens"]
+        ends_silent = (grid[:, -8:] == silence[:, None]).all()
+        assert ends_silent != loops
+        if loops:
+            assert (grid[:, : 60 - (length - 1)] == grid[:, length - 1 :]).all()
+        seen[loops] += 1
+    assert all(seen.values())
+    items = np.concatenate([stage.loader.sampler.epoch_items(epoch) for epoch in range(20)])  # type: ignore[attr-defined]
+    rungs, clips = items % len(dataset.widths), items // len(dataset.widths)
+    wider = rungs > np.asarray(dataset.natural)[clips]
+    loops = np.asarray(dataset.lengths)[clips] >= 18
+    assert not wider[~loops].any()
+    assert 0.3 < wider[loops].mean() < 0.7
 
 
 def test_a_favoured_data_set_is_drawn_more_often(prepared: Path, tiny_codec: Path) -> None:

@@ -205,6 +205,9 @@ def tokenize(
     seconds: Annotated[
         float | None, typer.Option(help="Length of every grid; the clip's own by default.")
     ] = None,
+    speed: Annotated[
+        float, typer.Option(help="Largest change of speed of the variants; 0.06 is a semitone.")
+    ] = 0.0,
     engine: EngineOption = "processes",
     workers: Workers = None,
     address: Address = None,
@@ -218,7 +221,7 @@ def tokenize(
     from diffsound.data.tokenize import tokenize as run
     from diffsound.training.frozen import load_codec
 
-    values = {"variants": variants, "seconds": seconds}
+    values = {"variants": variants, "seconds": seconds, "speed": speed}
     settings = parse_config(TokenizeSettings, values, source="options")
     load = functools.partial(load_codec, str(resolve(codec).absolute()))
     started = time.perf_counter()

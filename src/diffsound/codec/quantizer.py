@@ -163,28 +163,21 @@ def beam_search(vectors: Tensor, books: Tensor, beam: int) -> Tensor:
     Stage by stage the `beam` best sums are kept. One is the greedy search; as many as there are
     combinations would be the exact one.
     """
-    block = max(1, _SEARCHED // (beam * books.shape[0] * books.shape[1]))
-    between = books.flatten(0, 1) @ books.flatten(0, 1).T  # every code with every other
-    return torch.cat([_search_block(part, books, between, beam) for part in vectors.split(block)])
+    block = max(1, _SEARCHED // (beam * books.shape[1]))
+    return torch.cat([_search_block(part, books, beam) for part in vectors.split(block)])
 
 
-def _search_block(vectors: Tensor, books: Tensor, between: Tensor, beam: int) -> Tensor:
-    """`products` are those of what each way leaves with all codes: a code chosen at one stage takes
-    away its own products with the later ones, so no distance is computed twice.
-    """
+def _search_block(vectors: Tensor, books: Tensor, beam: int) -> Tensor:
+    """`left` is what each way leaves of its vector, [N, ways, d]."""
     size = books.shape[1]
-    squares = books.square().sum(-1)  # [stages, K]
-    products = (vectors @ books.flatten(0, 1).T)[:, None]  # [N, ways, stages · K]
-    left = vectors.square().sum(-1)[:, None]  # [N, ways], squared length of what each leaves
+    left = vectors[:, None]
     tokens = torch.zeros(len(vectors), 1, 0, dtype=torch.int64, device=vectors.device)
-    for stage in range(len(books)):
-        here, products = products[..., :size], products[..., size:]
-        after = left[..., None] - 2 * here + squares[stage]  # [N, ways, K]
-        left, best = after.flatten(1).topk(min(beam, after[0].numel()), largest=False)
+    for book in books:
+        after = left.square().sum(-1, keepdim=True) - 2 * left @ book.T + book.square().sum(-1)
+        best = after.flatten(1).topk(min(beam, after[0].numel()), largest=False).indices
         way, code = best // size, best % size
         tokens = torch.cat([_pick_ways(tokens, way), code[..., None]], dim=2)
-        later = between[stage * size + code, (stage + 1) * size :]
-        products = _pick_ways(products, way) - later
+        left = _pick_ways(left, way) - book[code]
     return tokens[:, 0]  # topk sorts: the first way is the best
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from diffsound.data import augment as aug
 from diffsound.data.augment import AugmentConfig
 from diffsound.data.clip import to_int16
+from diffsound.data.index import NO_TOKEN
 from diffsound.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -239,11 +240,12 @@ class TokenDataset:
         clip, width = self.indices[index], self._widths[index]
         variants, text = self.tokens.of(clip), self.text.of(clip)
         if self.augment:
-            grid = variants[int(rng.integers(len(variants)))]
+            grid = _without_gaps(variants[int(rng.integers(len(variants)))])
+            width = min(width, grid.shape[-1])
             at = int(rng.integers(0, grid.shape[-1] - width + 1))
             caption = int(rng.integers(len(text)))
         else:
-            grid, at, caption = variants[0], 0, 0
+            grid, at, caption = _without_gaps(variants[0]), 0, 0
         real = int(text.mask[caption].sum())
         return {
             "tokens": grid[:, at : at + width].astype(np.int64),
@@ -252,6 +254,11 @@ class TokenDataset:
             "pooled": text.pooled[caption].float(),
             "id": self.records[clip].id,
         }
+
+
+def _without_gaps(grid: np.ndarray) -> np.ndarray:
+    """grid [F', L'] without the columns after its end, which only longer variants have."""
+    return grid[:, grid[0] != NO_TOKEN]
 
 
 def _rung(width: int, widths: Sequence[int] | None) -> int:

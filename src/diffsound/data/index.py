@@ -14,6 +14,7 @@ from diffsound.data.tar import write_error, write_json
 from diffsound.errors import DataError
 
 FORMAT = 1
+NO_TOKEN = 2**16 - 1  # in the columns after the end of a clip's shorter variants
 
 
 class ShardInfo(Config):
@@ -74,6 +75,7 @@ class TokensIndex(Config):
     mel: MelConfig
     variants: int
     seconds: float | None
+    speed: float = 0.0
     shards: tuple[ShardInfo, ...] = ()
 
 

@@ -33,6 +33,9 @@ class GridConfig(Config):
         grid costs less.
     wider: share of the draws in which a clip no wider than `wider_below` columns goes on any of
         the wider rungs, silence after it: short sounds in long grids, as people ask for them.
+    loop_from: clips at least so wide go on or repeat themselves (rain, a clock); where they would
+        be filled up with silence they begin again, and they are cut to the widest rung they fill.
+    longer: share of the draws in which such a clip goes on any of the wider rungs.
     """
 
     widths: tuple[PositiveInt, ...] | None = None
@@ -41,6 +44,8 @@ class GridConfig(Config):
     wider_below: PositiveInt | None = None
     narrower: Share = 0.0
     narrower_to: PositiveInt | None = None
+    loop_from: PositiveInt | None = None
+    longer: Share = 0.0
 
     @model_validator(mode="after")
     def _makes_sense(self) -> GridConfig:
@@ -52,6 +57,8 @@ class GridConfig(Config):
             raise ValueError("wider needs fill 'silence' and a ladder of widths")
         if self.narrower and (self.widths is None or self.narrower_to not in self.widths):
             raise ValueError("narrower needs narrower_to, one of the widths")
+        if self.longer and self.loop_from is None:
+            raise ValueError("longer needs loop_from, how wide a clip is that may begin again")
         if self.fill == "silence" and self.widths is None:
             raise ValueError("fill 'silence' needs a ladder of widths")
         return self
@@ -69,16 +76,27 @@ class Ladder:
         widths = self.config.widths
         if widths is None:
             return width
-        if self.silence is not None:
+        if self.silence is not None and not self.loops(width):
             return next((rung for rung in widths if rung >= width), widths[-1])
         return max((rung for rung in widths if rung <= width), default=0)
 
-    def fit(self, grid: np.ndarray, width: int, at: float) -> np.ndarray:
-        """grid [F', L'] as [F', width]: the part at `at` (0..1), or all with silence after it."""
+    def loops(self, width: int) -> bool:
+        """Whether a clip of `width` columns begins again where it ends."""
+        return self.config.loop_from is not None and width >= self.config.loop_from
+
+    def fit(self, grid: np.ndarray, width: int, at: float, loops: bool = False) -> np.ndarray:
+        """grid [F', L'] as [F', width]: the part at `at` (0..1), or all with silence after it.
+
+        loops: all again and again, from `at` on, instead of silence.
+        """
         spare = grid.shape[-1] - width
         if spare >= 0:
             start = round(at * spare)
             return grid[:, start : start + width]
+        if loops:
+            body = grid[:, :-1]  # the last column is seldom full
+            columns = int(at * body.shape[-1]) + np.arange(width)
+            return body[:, columns % body.shape[-1]]
         assert self.silence is not None
         return np.concatenate([grid, np.tile(self.silence[:, None], (1, -spare))], axis=1)
 
@@ -96,8 +114,9 @@ class GridDataset:
         self.augment = augment
         lengths = [[part.width(item) for item in range(len(part))] for part in self.parts]
         self.widths = sorted({ladder.rung(width) for part in lengths for width in part} - {0})
-        if (ladder.config.wider or ladder.config.narrower) and ladder.config.widths:
-            self.widths = sorted({*self.widths, *ladder.config.widths})
+        given = ladder.config
+        if (given.wider or given.narrower or given.longer) and given.widths:
+            self.widths = sorted({*self.widths, *given.widths})
         if not self.widths:
             raise DataError("no clip is as wide as the smallest of grids.widths; add a smaller one")
         places = {width: place for place, width in enumerate(self.widths)}
@@ -140,10 +159,13 @@ class GridDataset:
 
     def item(self, index: int, rng: np.random.Generator) -> dict[str, Any]:
         """One grid of the clip, fitted to its rung, with one of its captions."""
-        part, item = self.clips[index // len(self.widths)]
+        clip = index // len(self.widths)
+        part, item = self.clips[clip]
         drawn = self.parts[part].item(item, rng)
         at = float(rng.random()) if self.augment else 0.0
-        return {**drawn, "tokens": self.ladder.fit(drawn["tokens"], self.width(index), at)}
+        loops = self.ladder.loops(self.lengths[clip])
+        tokens = self.ladder.fit(drawn["tokens"], self.width(index), at, loops)
+        return {**drawn, "tokens": tokens}
 
 
 class RungSampler:
@@ -157,6 +179,9 @@ class RungSampler:
         config = dataset.ladder.config
         below = config.wider_below or max(dataset.lengths)
         self.share = np.where(np.asarray(dataset.lengths) <= below, config.wider, 0.0)
+        if config.loop_from is not None:
+            loops = np.asarray(dataset.lengths) >= config.loop_from
+            self.share = np.where(loops, config.longer, self.share)
         self.narrower = config.narrower
         self.narrowest = dataset.widths.index(config.narrower_to) if config.narrower_to else 0
 
