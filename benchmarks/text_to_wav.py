@@ -44,10 +44,10 @@ def warm(
     start = time.perf_counter()
     pipeline = TextToSound.from_pretrained(bundle)
     load = time.perf_counter() - start
-    parts, stages = pipeline.bundle, pipeline.stages
+    parts, stages = pipeline.bundle, pipeline.chain.stages
     settings = pipeline.sampling_settings(**sampling)
     takes = settings.best_of
-    columns = pipeline.columns(round(seconds * pipeline.sample_rate))
+    columns = pipeline.chain.columns(round(seconds * pipeline.sample_rate))
     text = parts.text_encoder([PROMPT]).repeat(takes)
     negative = parts.text_encoder([""]).repeat(takes)
     generators = [torch.Generator().manual_seed(take) for take in range(takes)]
@@ -58,12 +58,12 @@ def warm(
 
     with torch.inference_mode():
         tokens = draw()
-        mels = pipeline.decode(tokens)
+        mels = pipeline.chain.decode(tokens)
         times = {
             "text encoder": median_seconds(lambda: parts.text_encoder([PROMPT]), repeats),
             "decoder": median_seconds(draw, repeats),
-            "codec": median_seconds(lambda: pipeline.decode(tokens), repeats),
-            "vocoder": median_seconds(lambda: pipeline.vocode(mels[:1]), repeats),
+            "codec": median_seconds(lambda: pipeline.chain.decode(tokens), repeats),
+            "vocoder": median_seconds(lambda: pipeline.chain.vocode(mels[:1]), repeats),
         }
         if takes > 1 and pipeline.matcher is not None:
             matcher = pipeline.matcher

@@ -28,7 +28,7 @@ def clip() -> np.ndarray:
 def tokens_of(pipeline: TextToSound, wave: np.ndarray) -> np.ndarray:
     import torch
 
-    return pipeline.tokenize(torch.from_numpy(wave)).numpy()
+    return pipeline.chain.tokenize(torch.from_numpy(wave)).numpy()
 
 
 def test_inpaint_keeps_the_rest(pipeline: TextToSound, clip: np.ndarray) -> None:

@@ -29,7 +29,10 @@ def test_one_prompt(pipeline: TextToSound) -> None:
     assert len(sound.wave) == round(1.5 * 22050)
     assert np.isfinite(sound.wave).all()
     assert np.abs(sound.wave).max() > 0
-    assert sound.tokens.shape == (pipeline.bundle.codec.rows, pipeline.columns(len(sound.wave)))
+    assert sound.tokens.shape == (
+        pipeline.bundle.codec.rows,
+        pipeline.chain.columns(len(sound.wave)),
+    )
     assert sound.prompt == "a dog barks"
     assert sound.seed == 1
     assert sound.settings["num_inference_steps"] == 3
@@ -39,8 +42,10 @@ def test_no_wave_exceeds_full_scale(tiny_bundle: Bundle) -> None:
     """Whatever a vocoder gives; a notebook's player would clip it."""
     pipeline = TextToSound(tiny_bundle)
     plain = pipeline("rain", seed=1)[0].wave
-    vocode = pipeline.stages.vocode
-    pipeline.stages = dataclasses.replace(pipeline.stages, vocode=lambda mel: 1e6 * vocode(mel))
+    vocode = pipeline.chain.stages.vocode
+    pipeline.chain.stages = dataclasses.replace(
+        pipeline.chain.stages, vocode=lambda mel: 1e6 * vocode(mel)
+    )
     loud = pipeline("rain", seed=1)[0].wave
     assert np.abs(loud).max() == pytest.approx(0.99)
     np.testing.assert_allclose(loud / np.abs(loud).max(), plain / np.abs(plain).max(), atol=1e-4)
@@ -219,8 +224,8 @@ def test_a_bundle_says_who_runs_it_on_a_cpu(
     rough, exact = (
         TextToSound.from_pretrained(tmp_path / "bundle", backend=name) for name in ("int8", "torch")
     )
-    assert [p.stages.backend for p in (left_out, rough, exact)] == ["int8", "int8", "torch"]
-    assert TextToSound(left_out.bundle).stages.backend == "int8"
+    assert [p.chain.stages.backend for p in (left_out, rough, exact)] == ["int8", "int8", "torch"]
+    assert TextToSound(left_out.bundle).chain.stages.backend == "int8"
     assert np.array_equal(left_out("rain", **asked)[0].wave, rough("rain", **asked)[0].wave)
     assert np.array_equal(
         exact("rain", **asked)[0].wave, TextToSound(tiny_bundle)("rain", **asked)[0].wave

@@ -111,7 +111,10 @@ def test_a_scene_is_made_of_its_sounds(pipeline: TextToSound) -> None:
     (scene,) = pipeline(SCENE, duration=3, seed=4, layered=True)
     assert len(scene.wave) == 3 * RATE
     assert scene.prompt == SCENE
-    assert scene.tokens.shape == (pipeline.bundle.codec.rows, pipeline.columns(len(scene.wave)))
+    assert scene.tokens.shape == (
+        pipeline.bundle.codec.rows,
+        pipeline.chain.columns(len(scene.wave)),
+    )
     assert scene.mel.shape[1] == scene.tokens.shape[1] * pipeline.bundle.codec.time_stride
     assert [(layer.text, layer.distant) for layer in scene.layers] == [
         ("rain", False),

@@ -61,7 +61,7 @@ def measure(
         steps += 1
 
     pipeline(PROMPT, duration=duration, seed=0, callback=count)
-    text_encoder, stages = pipeline.bundle.text_encoder, pipeline.stages
+    text_encoder, stages = pipeline.bundle.text_encoder, pipeline.chain.stages
     with torch.inference_mode():
         whole = _median(lambda: pipeline(PROMPT, duration=duration, seed=0), repeats)
         text = _median(lambda: text_encoder([PROMPT]), repeats)
@@ -82,7 +82,7 @@ def measure(
         duration=sound.duration,
         steps=steps,
         threads=torch.get_num_threads(),
-        backend=pipeline.stages.backend,
+        backend=pipeline.chain.stages.backend,
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from diffsound.audio.io import read_audio
 from diffsound.audio.mel import band_edges
+from diffsound.chain import Chain
 from diffsound.decoder.contract import Known
 from diffsound.errors import InputError
 from diffsound.sound import Sound
@@ -28,17 +29,6 @@ SEAM_SECONDS = 0.02
 
 # A clip to edit: a Sound, an audio file, or a mono wave [samples] at the bundle's sample rate.
 Clip = Sound | str | Path | np.ndarray
-
-
-class Pipeline(Protocol):
-    """What an edit needs of the pipeline."""
-
-    @property
-    def sample_rate(self) -> int: ...
-    @property
-    def bundle(self) -> Any: ...
-    def columns(self, samples: int) -> int: ...
-    def tokenize(self, wave: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +55,7 @@ class Edit:
 
 
 def inpaint(
-    pipeline: Pipeline,
+    chain: Chain,
     source: Clip,
     start: float,
     end: float,
@@ -73,13 +63,13 @@ def inpaint(
     high: float | None = None,
 ) -> Edit:
     """Make the time from `start` to `end` anew, optionally only between `low` and `high` Hz."""
-    wave, tokens = _open(pipeline, source)
-    rate = pipeline.sample_rate
+    wave, tokens = _open(chain, source)
+    rate = chain.sample_rate
     first, last = _region(start, end, len(wave), rate)
     bottom, top = _band(low, high, rate)
-    column = _samples_per_column(pipeline)
+    column = chain.column_samples
     keep = torch.ones_like(tokens, dtype=torch.bool)
-    rows = _rows_in_band(pipeline, bottom, top)
+    rows = _rows_in_band(chain, bottom, top)
     keep[rows, first // column : math.ceil(last / column)] = False
 
     def join(new: Tensor) -> Tensor:
@@ -91,10 +81,10 @@ def inpaint(
     return Edit(tokens, keep, len(wave), join, _without_none(record))
 
 
-def extend(pipeline: Pipeline, source: Clip, seconds: float) -> Edit:
+def extend(chain: Chain, source: Clip, seconds: float) -> Edit:
     """Continue the clip for so many seconds."""
-    wave, tokens = _open(pipeline, source)
-    rate = pipeline.sample_rate
+    wave, tokens = _open(chain, source)
+    rate = chain.sample_rate
     if not _is_number(seconds) or seconds <= 0:
         raise InputError(f"a clip is extended by a number of seconds above 0, not {seconds!r}")
     samples = len(wave) + round(seconds * rate)
@@ -103,8 +93,8 @@ def extend(pipeline: Pipeline, source: Clip, seconds: float) -> Edit:
             f"the extended clip would last {samples / rate:.1f} s; {MAX_SECONDS:.0f} s is the most"
         )
     # A last column that is only partly filled has heard the end of the clip: it is made anew.
-    full = len(wave) // _samples_per_column(pipeline)
-    missing = pipeline.columns(samples) - tokens.shape[1]
+    full = len(wave) // chain.column_samples
+    missing = chain.columns(samples) - tokens.shape[1]
     tokens = torch.nn.functional.pad(tokens, (0, missing))
     keep = torch.zeros_like(tokens, dtype=torch.bool)
     keep[:, :full] = True
@@ -117,12 +107,12 @@ def extend(pipeline: Pipeline, source: Clip, seconds: float) -> Edit:
     return Edit(tokens, keep, samples, join, {"edit": "extend", "seconds": seconds})
 
 
-def vary(pipeline: Pipeline, source: Clip, strength: float) -> Edit:
+def vary(chain: Chain, source: Clip, strength: float) -> Edit:
     """Re-noise the whole clip to step strength·T; near 0 it stays close, at 1 it is new."""
-    wave, tokens = _open(pipeline, source)
+    wave, tokens = _open(chain, source)
     if not _is_number(strength) or not 0 < strength <= 1:
         raise InputError(f"strength must be above 0 and at most 1, not {strength!r}")
-    steps = getattr(pipeline.bundle.config.decoder.model, "timesteps", None)
+    steps = getattr(chain.bundle.config.decoder.model, "timesteps", None)
     if steps is None:
         raise InputError("this bundle's decoder is autoregressive and cannot vary a clip")
     return Edit(
@@ -135,9 +125,9 @@ def vary(pipeline: Pipeline, source: Clip, strength: float) -> Edit:
     )
 
 
-def _open(pipeline: Pipeline, source: Clip) -> tuple[Tensor, Tensor]:
+def _open(chain: Chain, source: Clip) -> tuple[Tensor, Tensor]:
     """The clip's wave [samples] and tokens [F', L']."""
-    rate = pipeline.sample_rate
+    rate = chain.sample_rate
     if isinstance(source, Sound):
         wave = torch.as_tensor(source.wave)
     elif isinstance(source, np.ndarray):
@@ -152,12 +142,12 @@ def _open(pipeline: Pipeline, source: Clip) -> tuple[Tensor, Tensor]:
             f"this one {len(wave) / rate:.2f} s"
         )
     made_here = isinstance(source, Sound) and (
-        source.settings.get("bundle") == pipeline.bundle.config.name
-        and source.tokens.shape == (pipeline.bundle.codec.rows, pipeline.columns(len(wave)))
+        source.settings.get("bundle") == chain.bundle.config.name
+        and source.tokens.shape == (chain.bundle.codec.rows, chain.columns(len(wave)))
     )
     if made_here:
         return wave, torch.as_tensor(source.tokens, dtype=torch.long)  # type: ignore[union-attr]
-    return wave, pipeline.tokenize(wave).cpu()
+    return wave, chain.tokenize(wave).cpu()
 
 
 def _region(start: float, end: float, samples: int, rate: int) -> tuple[int, int]:
@@ -183,12 +173,12 @@ def _band(low: float | None, high: float | None, rate: int) -> tuple[float, floa
     return bottom, top
 
 
-def _rows_in_band(pipeline: Pipeline, bottom: float, top: float) -> Tensor:
+def _rows_in_band(chain: Chain, bottom: float, top: float) -> Tensor:
     """Rows of the grid that hold these frequencies; all of them when rows are not bands."""
-    codec = pipeline.bundle.codec
+    codec = chain.bundle.codec
     if not codec.config.rows_are_bands:
         return torch.arange(codec.rows)
-    centres = band_edges(pipeline.bundle.config.codec.mel)[1:-1].reshape(codec.rows, -1)
+    centres = band_edges(chain.bundle.config.codec.mel)[1:-1].reshape(codec.rows, -1)
     touched = (centres.amax(1) >= bottom) & (centres.amin(1) <= top)
     return touched.nonzero().flatten()
 
@@ -223,10 +213,6 @@ def _replace_band(original: Tensor, new: Tensor, rate: int, bottom: float, top: 
         inside[frequencies < top / 2] = 1.0
     mixed = spectra[0] * (1 - inside[:, None]) + spectra[1] * inside[:, None]
     return torch.istft(mixed, n_fft, window=window, length=len(original))
-
-
-def _samples_per_column(pipeline: Pipeline) -> int:
-    return pipeline.bundle.config.codec.mel.hop_length * pipeline.bundle.codec.time_stride
 
 
 def _is_number(value: object) -> bool:

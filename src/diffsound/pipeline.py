@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from diffsound.bundle import Bundle
+from diffsound.chain import Chain
 from diffsound.choosing import CaptionerRanker, MatcherRanker, best_takes
 from diffsound.data.augment import PEAK
 from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
@@ -30,10 +31,9 @@ from diffsound.sound import Sound
 from diffsound.stages import Stages, default_backend, make_stages
 from diffsound.text.clean import clean_prompt
 from diffsound.text.features import TextFeatures
-from diffsound.threads import one_core_each, torch_threads
+from diffsound.threads import torch_threads
 
 MIN_DURATION, MAX_DURATION = 0.5, 30.0
-_FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
 SETTING_NAMES = tuple(SamplingSettings.__dataclass_fields__)
 
 # Called after every sampling step with the share of the whole call that is done (0 to 1) and the
@@ -101,9 +101,8 @@ class TextToSound:
         self.ranker = ranker or self.matcher
         if self.ranker is None and "captioner" in bundle.judges:
             self.ranker = CaptionerRanker(bundle.judges["captioner"], self.device)
-        for stage in (bundle.codec, bundle.decoder, bundle.vocoder):
-            stage.to(self.device)
-        self.stages = stages or make_stages(bundle, default_backend(bundle, self.device))
+        stages = stages or make_stages(bundle, default_backend(bundle, self.device))
+        self.chain = Chain(bundle, self.device, stages)
 
     @classmethod
     def from_pretrained(
@@ -127,7 +126,7 @@ class TextToSound:
 
     @property
     def sample_rate(self) -> int:
-        return self.bundle.config.codec.mel.sample_rate
+        return self.chain.sample_rate
 
     def __call__(
         self,
@@ -245,15 +244,15 @@ class TextToSound:
         low, high: limit the change to these frequencies in Hz.
         options: as in a plain call (`seed`, `num_candidates`, `num_inference_steps`, …).
         """
-        return self._edit(inpaint(self, source, start, end, low, high), prompt, **options)
+        return self._edit(inpaint(self.chain, source, start, end, low, high), prompt, **options)
 
     def extend(self, source: Clip, prompt: str, seconds: float, **options: Any) -> list[Sound]:
         """Continue a clip for so many seconds; the clip itself stays as it was."""
-        return self._edit(extend(self, source, seconds), prompt, **options)
+        return self._edit(extend(self.chain, source, seconds), prompt, **options)
 
     def vary(self, source: Clip, prompt: str, strength: float = 0.5, **options: Any) -> list[Sound]:
         """Another take of a clip: re-noised to step strength·T and denoised again."""
-        return self._edit(vary(self, source, strength), prompt, **options)
+        return self._edit(vary(self.chain, source, strength), prompt, **options)
 
     def _edit(
         self,
@@ -301,7 +300,7 @@ class TextToSound:
         """The scene that a job asks for, of the sounds made for its layers."""
         wave, layers = mix(plan, [sound.wave for sound in sounds], self.sample_rate)
         with torch_threads(1):
-            mel = self._mel(torch.from_numpy(wave))
+            mel = self.chain.mel(torch.from_numpy(wave))
             tokens = self.bundle.codec.encode(mel)
         scores = [sound.score for sound in sounds if sound.score is not None]
         known = [sound.coverage for sound in sounds if sound.coverage is not None]
@@ -325,7 +324,7 @@ class TextToSound:
         callback: ProgressCallback | None,
     ) -> list[Sound]:
         """Make every job's sound, micro-batch by micro-batch."""
-        size = max(1, self._micro_batch(self.columns(order.samples)) // order.settings.best_of)
+        size = max(1, self._micro_batch(order.samples) // order.settings.best_of)
         sounds: list[Sound] = []
         for start in range(0, len(jobs), size):
             batch = jobs[start : start + size]
@@ -336,9 +335,9 @@ class TextToSound:
                 if callback is not None:
                     callback((start + count * done / total) / len(jobs), tokens)
 
-            text = self._encode_text([job.prompt for job in batch])
+            text = self.chain.encode_text([job.prompt for job in batch])
             drawn = self._draw_best(batch, text, order, on_step)
-            waves = self.vocode(drawn.mels)
+            waves = self.chain.vocode(drawn.mels)
             covered = self._coverage(text)
             for job, cells, mel, wave, coverage, score in zip(
                 batch, drawn.tokens, drawn.mels, waves, covered, drawn.scores, strict=True
@@ -410,8 +409,11 @@ class TextToSound:
         def on_take(done: int, total: int, tokens: Tensor) -> None:
             on_step(done, total, tokens[::takes])
 
-        tokens = self._draw(seeds, text.repeat(takes), order, on_take)
-        mels = self.decode(tokens)
+        tokens = self.chain.draw(
+            text.repeat(takes), seeds, order.samples, order.settings,
+            avoid=order.avoid, known=order.known(len(seeds)), on_step=on_take,
+        )  # fmt: skip
+        mels = self.chain.decode(tokens)
         if takes == 1:
             return Drawn(tokens, mels, [None] * len(jobs))
         assert self.matcher is not None  # sampling_settings refuses best_of without one
@@ -420,79 +422,11 @@ class TextToSound:
         best = chosen + takes * torch.arange(len(jobs))
         return Drawn(tokens[best], mels[best], fits.flatten()[best].tolist())
 
-    @torch.inference_mode()
-    def _draw(
-        self,
-        seeds: Sequence[int],
-        text: TextFeatures,
-        order: Order,
-        on_step: StepCallback,
-    ) -> Tensor:
-        """Tokens [B, F', L'] for the prompts encoded in `text`, each drawn with its own seed."""
-        settings, grid = order.settings, (self.bundle.codec.rows, self.columns(order.samples))
-        negative = None
-        if settings.guidance_scale != 1.0:
-            negative = self._encode_text([order.avoid]).repeat(len(seeds))
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        with torch_threads(1 if grid[1] < _FEW_COLUMNS else torch.get_num_threads()):
-            return self.stages.generate(
-                text, grid, generators, settings,
-                negative=negative, known=order.known(len(seeds)), callback=on_step,
-                together=settings.best_of,
-            )  # fmt: skip
-
-    @torch.inference_mode()
-    def _encode_text(self, texts: list[str]) -> TextFeatures:
-        with torch_threads(1):
-            return self.bundle.text_encoder(texts).to(self.device)
-
     def _coverage(self, text: TextFeatures) -> Sequence[dict[str, Any] | None]:
         """What the model knows of each prompt; None where the bundle cannot tell."""
         if self.bundle.coverage is None:
             return [None] * len(text)
         return self.bundle.coverage.of(text.pooled)
-
-    def render(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1], wave [B, L·hop]."""
-        mels = self.decode(tokens)
-        return mels, self.vocode(mels)
-
-    @torch.inference_mode()
-    def decode(self, tokens: Tensor) -> Tensor:
-        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1].
-
-        On a CPU item by item and each on one core, for the same bits alone and in a batch.
-        """
-        parts = one_core_each(self.stages.decode, self._parts(tokens))
-        return torch.cat(parts).clamp(0.0, 1.0).float()
-
-    @torch.inference_mode()
-    def vocode(self, mels: Tensor) -> Tensor:
-        """mel [B, n_mels, L] -> wave [B, L·hop].
-
-        As `decode`, but a vocoder that rounds alike on any number of cores has them all.
-        """
-        alike = getattr(self.stages.vocode, "rounds_alike", False)
-        with torch_threads(torch.get_num_threads() if alike else 1):
-            return torch.cat([self.stages.vocode(part).float() for part in self._parts(mels)])
-
-    def _parts(self, items: Tensor) -> Sequence[Tensor]:
-        """What runs at once: on a CPU one item."""
-        return items.to(self.device).split(1 if self.device.type == "cpu" else len(items))
-
-    @torch.inference_mode()
-    def tokenize(self, wave: Tensor) -> Tensor:
-        """wave [samples] -> tokens [F', L'], L' = `columns(samples)`."""
-        return self.bundle.codec.encode(self._mel(wave))[0]
-
-    @torch.inference_mode()
-    def _mel(self, wave: Tensor) -> Tensor:
-        """wave [samples] -> mel [1, n_mels, L] of whole columns."""
-        mel_config = self.bundle.config.codec.mel
-        frames = self.columns(len(wave)) * self.bundle.codec.time_stride
-        padded = torch.nn.functional.pad(wave, (0, frames * mel_config.hop_length - len(wave)))
-        # The centred transform gives one frame more than hops; the grid has no column for it.
-        return self.bundle.mel_front_end(padded[None])[:, :, :frames].to(self.device)
 
     def _check_duration(self, duration: float | None) -> float:
         seconds = self.bundle.config.defaults.duration if duration is None else duration
@@ -504,14 +438,10 @@ class TextToSound:
             )
         return float(seconds)
 
-    def columns(self, samples: int) -> int:
-        """Columns L' of the grid that cover so many samples."""
-        hop = self.bundle.config.codec.mel.hop_length
-        return math.ceil(samples / (hop * self.bundle.codec.time_stride))
-
-    def _micro_batch(self, columns: int) -> int:
-        hop = self.bundle.config.codec.mel.hop_length
-        seconds = columns * self.bundle.codec.time_stride * hop / self.sample_rate
+    def _micro_batch(self, samples: int) -> int:
+        """How many sounds of so many samples run at once."""
+        chain = self.chain
+        seconds = chain.columns(samples) * chain.column_samples / chain.sample_rate
         return max(1, int(self.max_batch_seconds / seconds))
 
 

@@ -130,15 +130,15 @@ def write_passed(
 ) -> None:
     """The real clips through the "vocoder" alone, or through the "codec" and then the vocoder."""
     wanted = {example.id: folder / f"{example.id}.wav" for example in examples}
-    rate = pipeline.sample_rate
+    chain, rate = pipeline.chain, pipeline.sample_rate
     for name, path in _missing(wanted, through, progress):
         wave = torch.from_numpy(FileClip(name, real / f"{name}.wav").wave(rate))
         with torch.inference_mode():
             if through == "codec":
-                made = pipeline.render(pipeline.tokenize(wave)[None])[1]
+                made = chain.vocode(chain.decode(chain.tokenize(wave)[None]))
             else:
                 mel = pipeline.bundle.mel_front_end(wave[None])
-                made = pipeline.bundle.vocoder(mel.to(pipeline.device)).float()
+                made = pipeline.bundle.vocoder(mel.to(chain.device)).float()
         samples = fit_length(made[0].cpu().numpy(), len(wave))
         write_audio(path, samples, rate, overwrite=True)
 

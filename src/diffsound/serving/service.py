@@ -165,10 +165,10 @@ def load_pipelines(settings: ServerSettings) -> dict[str, TextToSound]:
 def _edit_of(request: Inpaint | Extend | Vary, clip: Sound) -> Callable[[TextToSound], Edit]:
     if isinstance(request, Inpaint):
         region = request.start, request.end, request.low, request.high
-        return lambda pipeline: editing.inpaint(pipeline, clip, *region)
+        return lambda pipeline: editing.inpaint(pipeline.chain, clip, *region)
     if isinstance(request, Extend):
-        return lambda pipeline: editing.extend(pipeline, clip, request.seconds)
-    return lambda pipeline: editing.vary(pipeline, clip, request.strength)
+        return lambda pipeline: editing.extend(pipeline.chain, clip, request.seconds)
+    return lambda pipeline: editing.vary(pipeline.chain, clip, request.strength)
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
