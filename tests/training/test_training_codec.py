@@ -78,22 +78,44 @@ def test_logs_say_how_the_codebook_is(whole: Path) -> None:
     assert next(e["restarts"] for e in entries if e["kind"] == "train") >= 64  # the first placing
 
 
-def test_a_classifier_can_listen(prepared: Path, tmp_path: Path) -> None:
-    """Only the perceptual term: what the classifier hears comes nearer, without any L1."""
-    ear = tmp_path / "ear"
-    train(
-        "classifier",
-        CONFIGS / "tiny" / "classifier.yaml",
-        prepared,
-        ear,
-        [*QUIET, "train.max_steps=4", "train.validate_steps=4"],
-        quiet=True,
-    )
-    run = tmp_path / "run"
-    listen = (f"loss.perceptual.classifiers=[{ear},{ear}]", "loss.perceptual.weight=1", "loss.l1=0")
-    run_tiny(prepared, run, *listen, "loss.adversarial=null", "frames=32")
-    heard = [entry["perceptual"] for entry in read_log(run) if entry["kind"] == "train"]
+@pytest.fixture(scope="module")
+def ear(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a classifier that has heard a little."""
+    run = tmp_path_factory.mktemp("ear") / "run"
+    few = [*QUIET, "train.max_steps=4", "train.validate_steps=4"]
+    train("classifier", CONFIGS / "tiny" / "classifier.yaml", prepared, run, few, quiet=True)
+    return run
+
+
+def by_ear_alone(ear: Path) -> tuple[str, ...]:
+    """Only the perceptual term."""
+    heard = f"loss.perceptual={{classifiers: [{ear}, {ear}], weight: 1}}"
+    return (heard, "loss.l1=0", "loss.adversarial=null", "frames=32")
+
+
+def perceptual(run: Path) -> list[float]:
+    return [entry["perceptual"] for entry in read_log(run) if entry["kind"] == "train"]
+
+
+def test_a_classifier_can_listen(prepared: Path, ear: Path, tmp_path: Path) -> None:
+    """What the classifier hears comes nearer, without any L1."""
+    run_tiny(prepared, tmp_path / "run", *by_ear_alone(ear))
+    heard = perceptual(tmp_path / "run")
     assert heard[-1] < 0.9 * heard[0]
+
+
+def test_it_can_listen_through_the_vocoder(prepared: Path, ear: Path, tmp_path: Path) -> None:
+    """What the vocoder makes of the mel comes nearer, and is not the mel itself."""
+    voice, run, plain = (tmp_path / name for name in ("voice", "run", "plain"))
+    few = [*QUIET, "train.max_steps=2", "vocoder.fits=2"]
+    train("vocoder", CONFIGS / "tiny" / "vocoder.yaml", prepared, voice, few, quiet=True)
+    weights = (voice / "export" / "model.safetensors").read_bytes()
+    run_tiny(prepared, run, *by_ear_alone(ear), f"vocoder={voice}", "train.max_steps=24")
+    heard = perceptual(run)
+    assert sum(heard[-4:]) < 0.95 * sum(heard[:4])
+    run_tiny(prepared, plain, *by_ear_alone(ear))
+    assert perceptual(plain)[0] != heard[0]
+    assert (voice / "export" / "model.safetensors").read_bytes() == weights
 
 
 def test_a_codec_may_lose_rows_and_gain_texture(prepared: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from diffsound.evaluation.classifier import Classifier, load_classifier
 from diffsound.training import show
 from diffsound.training.adversarial import AdversarialSchedule
 from diffsound.training.config import RunConfig
+from diffsound.training.frozen import load_vocoder
 from diffsound.training.sets import FixedWaves, Process, check_rate, wave_loader
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn, frozen
 
@@ -82,6 +83,8 @@ class CodecRun(RunConfig):
         weights (a codec with `backbone.linear`; 0: random weights).
     freeze_tokens: train the decoder's half only (with `init`), so that tokens made before, and
         token decoders trained on them, stay valid.
+    vocoder: a vocoder's run or a bundle, through which the decoder's half is trained: listeners and
+        discriminator hear the mel of the wave it makes, as people will.
     valid_clips, valid_frames: how many held-out clips are measured (0: all), and how much of each.
     samples: how many of them are drawn.
     """
@@ -92,6 +95,7 @@ class CodecRun(RunConfig):
     frames: PositiveInt = 848
     principal: NonNegativeInt = 0
     freeze_tokens: bool = False
+    vocoder: str | None = None
     augment: AugmentConfig = AugmentConfig()
     loss: CodecLoss = CodecLoss()
     valid_clips: NonNegativeInt = 128
@@ -140,6 +144,9 @@ class CodecStage(Stage):
             self.listeners = [load_classifier(run) for run in config.loss.perceptual.classifiers]
             for listener in self.listeners:
                 listener.check_mel(config.mel)
+        self.vocoder: nn.Module | None = None
+        if config.vocoder is not None:
+            self.vocoder, _ = load_vocoder(config.vocoder, config.mel)
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
         hop = config.mel.hop_length
@@ -166,6 +173,8 @@ class CodecStage(Stage):
         self.front_end.to(device)
         for listener in self.listeners:
             listener.to(device)
+        if self.vocoder is not None:
+            self.vocoder.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         weights = self.config.loss
@@ -180,11 +189,13 @@ class CodecStage(Stage):
             change = reconstruction_loss(rebuilt.diff(dim=-1), mel.diff(dim=-1))
             loss = loss + weights.change * change
             logs["change"] = change
+        if self.vocoder is not None:
+            rebuilt = self._heard(self.vocoder, rebuilt)
         if weights.perceptual is not None:
             listener = self.listeners[moment.step % len(self.listeners)]
-            heard = perceptual_loss(listener.maps, rebuilt, mel)
-            loss = loss + weights.perceptual.weight * heard
-            logs["perceptual"] = heard
+            distance = perceptual_loss(listener.maps, rebuilt, mel)
+            loss = loss + weights.perceptual.weight * distance
+            logs["perceptual"] = distance
         strength = self.adversarial.strength(moment) if self.adversarial else 0.0
         if self.adversarial is not None and strength:
             term, more = self._adversarial(self.adversarial, mel, rebuilt, loss)
@@ -207,6 +218,10 @@ class CodecStage(Stage):
                 verdict,
                 {"judge_loss": verdict, "judge_real": real.mean(), "judge_fake": fake.mean()},
             )
+
+    def _heard(self, vocoder: nn.Module, mel: Tensor) -> Tensor:
+        """The mel [B, n_mels, L] of what the vocoder makes of one."""
+        return self.front_end(vocoder(mel))[..., : mel.shape[-1]]
 
     def _adversarial(
         self, how: CodecAdversarial, mel: Tensor, rebuilt: Tensor, reconstruction: Tensor
