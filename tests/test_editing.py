@@ -46,6 +46,17 @@ def test_inpaint_keeps_the_rest(pipeline: TextToSound, clip: np.ndarray) -> None
     assert sound.settings["edit"] == "inpaint"
 
 
+def test_an_edit_has_the_level_of_its_sound(pipeline: TextToSound) -> None:
+    """Tokens know nothing of the level that the wave was brought to."""
+    (sound,) = pipeline("rain", duration=2, seed=3, level=-45.0)
+    (drawn,) = pipeline("rain", duration=2, seed=3, level=None)
+    edited, plain = (pipeline.vary(one, "rain", 0.3, seed=1)[0] for one in (sound, drawn))
+    assert edited.gain == sound.gain
+    np.testing.assert_allclose(edited.wave / sound.gain, plain.wave / drawn.gain, atol=1e-5)
+    (again,) = pipeline.inpaint(edited, "rain", 0.5, 1.5, seed=1)
+    assert again.gain == sound.gain
+
+
 def test_inpaint_has_no_jump_at_the_seams(pipeline: TextToSound, clip: np.ndarray) -> None:
     (sound,) = pipeline.inpaint(clip, "a bell", 0.5, 1.0, seed=2)
     largest = max(np.abs(np.diff(clip)).max(), 0.05)

@@ -12,6 +12,7 @@ import torch
 
 from diffsound.audio.io import read_audio, read_metadata
 from diffsound.bundle import Bundle
+from diffsound.data.scene_effects import level_db
 from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.quantize import quantize_int8
@@ -49,6 +50,20 @@ def test_no_wave_exceeds_full_scale(tiny_bundle: Bundle) -> None:
     loud = pipeline("rain", seed=1)[0].wave
     assert np.abs(loud).max() == pytest.approx(0.99)
     np.testing.assert_allclose(loud / np.abs(loud).max(), plain / np.abs(plain).max(), atol=1e-4)
+
+
+def test_sounds_are_brought_to_a_level(pipeline: TextToSound) -> None:
+    (drawn,) = pipeline("rain", seed=1, level=None)
+    quiet, quieter = (pipeline("rain", seed=1, level=level)[0] for level in (-40.0, -50.0))
+    assert level_db(quiet.wave, 22050) == pytest.approx(-40, abs=0.01)
+    np.testing.assert_allclose(quiet.wave, drawn.wave * (quiet.gain / drawn.gain), rtol=1e-4)
+    assert quieter.gain / quiet.gain == pytest.approx(10**-0.5, rel=1e-3)
+    assert np.array_equal(quiet.tokens, drawn.tokens)
+    assert quiet.settings["level"] == -40.0
+    (loud,) = pipeline("rain", seed=1, level=0.0)
+    assert np.abs(loud.wave).max() == pytest.approx(0.99, abs=1e-3)
+    with pytest.raises(InputError, match="level must be"):
+        pipeline("rain", level=3.0)
 
 
 @pytest.mark.parametrize("duration", [0.5, 0.777, 3.0, 30.0])

@@ -87,6 +87,7 @@ class GenerationDefaults(Config):
     remask: float = 0.0
     best_of: int = Field(default=1, ge=1, le=100)  # more than one needs a matcher
     layered: bool = False  # scenes are mixed of sounds made one by one: layers.py
+    level: float | None = Field(default=None, ge=-60.0, le=0.0)  # dB; None: as it is drawn
     backend: Literal["torch", "int8"] = "torch"  # who runs the networks on a CPU: stages.py
 
 

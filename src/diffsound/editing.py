@@ -36,13 +36,15 @@ class Edit:
     """An edit ready to run.
 
     tokens, keep: [F', L'], the clip's tokens and the cells that stay.
-    samples: length of the result. join: [samples] new wave -> [samples] result.
+    samples: length of the result. gain: from what the tokens say to the clip's level.
+    join: [samples] new wave at that level -> [samples] result.
     record: the edit's own settings, for the sound's metadata.
     """
 
     tokens: Tensor
     keep: Tensor
     samples: int
+    gain: float
     join: Callable[[Tensor], Tensor]
     record: Mapping[str, Any]
     start_step: int | None = None
@@ -63,7 +65,7 @@ def inpaint(
     high: float | None = None,
 ) -> Edit:
     """Make the time from `start` to `end` anew, optionally only between `low` and `high` Hz."""
-    wave, tokens = _open(chain, source)
+    wave, tokens, gain = _open(chain, source)
     rate = chain.sample_rate
     first, last = _region(start, end, len(wave), rate)
     bottom, top = _band(low, high, rate)
@@ -78,12 +80,12 @@ def inpaint(
         return _splice(wave, new, first, last, rate)
 
     record = {"edit": "inpaint", "start": start, "end": end, "low": low, "high": high}
-    return Edit(tokens, keep, len(wave), join, _without_none(record))
+    return Edit(tokens, keep, len(wave), gain, join, _without_none(record))
 
 
 def extend(chain: Chain, source: Clip, seconds: float) -> Edit:
     """Continue the clip for so many seconds."""
-    wave, tokens = _open(chain, source)
+    wave, tokens, gain = _open(chain, source)
     rate = chain.sample_rate
     if not _is_number(seconds) or seconds <= 0:
         raise InputError(f"a clip is extended by a number of seconds above 0, not {seconds!r}")
@@ -104,12 +106,12 @@ def extend(chain: Chain, source: Clip, seconds: float) -> Edit:
     def join(new: Tensor) -> Tensor:
         return _splice(original, new, seam, samples, rate)
 
-    return Edit(tokens, keep, samples, join, {"edit": "extend", "seconds": seconds})
+    return Edit(tokens, keep, samples, gain, join, {"edit": "extend", "seconds": seconds})
 
 
 def vary(chain: Chain, source: Clip, strength: float) -> Edit:
     """Re-noise the whole clip to step strength·T; near 0 it stays close, at 1 it is new."""
-    wave, tokens = _open(chain, source)
+    wave, tokens, gain = _open(chain, source)
     if not _is_number(strength) or not 0 < strength <= 1:
         raise InputError(f"strength must be above 0 and at most 1, not {strength!r}")
     steps = getattr(chain.bundle.config.decoder.model, "timesteps", None)
@@ -119,14 +121,15 @@ def vary(chain: Chain, source: Clip, strength: float) -> Edit:
         tokens,
         keep=torch.zeros_like(tokens, dtype=torch.bool),
         samples=len(wave),
+        gain=gain,
         join=lambda new: new,
         record={"edit": "vary", "strength": strength},
         start_step=max(1, round(strength * steps)),
     )
 
 
-def _open(chain: Chain, source: Clip) -> tuple[Tensor, Tensor]:
-    """The clip's wave [samples] and tokens [F', L']."""
+def _open(chain: Chain, source: Clip) -> tuple[Tensor, Tensor, float]:
+    """The clip's wave [samples], its tokens [F', L'], and the gain from these to the wave."""
     rate = chain.sample_rate
     if isinstance(source, Sound):
         wave = torch.as_tensor(source.wave)
@@ -141,13 +144,13 @@ def _open(chain: Chain, source: Clip) -> tuple[Tensor, Tensor]:
             f"a clip to edit lasts {MIN_SECONDS} to {MAX_SECONDS:.0f} s, "
             f"this one {len(wave) / rate:.2f} s"
         )
-    made_here = isinstance(source, Sound) and (
-        source.settings.get("bundle") == chain.bundle.config.name
+    if (
+        isinstance(source, Sound)
+        and source.settings.get("bundle") == chain.bundle.config.name
         and source.tokens.shape == (chain.bundle.codec.rows, chain.columns(len(wave)))
-    )
-    if made_here:
-        return wave, torch.as_tensor(source.tokens, dtype=torch.long)  # type: ignore[union-attr]
-    return wave, chain.tokenize(wave).cpu()
+    ):
+        return wave, torch.as_tensor(source.tokens, dtype=torch.long), source.gain
+    return wave, chain.tokenize(wave).cpu(), 1.0
 
 
 def _region(start: float, end: float, samples: int, rate: int) -> tuple[int, int]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from diffsound.data.augment import PEAK, SILENT, decibels, fade
-from diffsound.data.scene_effects import TAIL, active_rms, distant
+from diffsound.data.augment import PEAK, decibels, fade
+from diffsound.data.scene_effects import MOST_GAIN_DB, TAIL, distant, level_db
 from diffsound.jobs import Job, layer_seed
 from diffsound.text.scene import Voice, read_scene
 
@@ -24,7 +24,6 @@ MIN_SECONDS = 1.0  # of a moment; below it a scene has no room for what it is to
 OVERLAP = 0.3  # seconds that a moment fades out into the next
 CUT_FADE = 0.02  # seconds, where a distant sound's reverberation is cut
 BACKGROUND_DB, DISTANT_DB = -8.0, -12.0  # below the others
-MOST_GAIN_DB = 24.0  # what is nearly silent has a reason to be
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def mix(plan: Plan, waves: Sequence[np.ndarray], rate: int) -> tuple[np.ndarray,
 
     All voices come to their mean level in dB, less what background and distance take.
     """
-    levels = [_level_db(wave, rate) for wave in waves]
+    levels = [level_db(wave, rate) for wave in waves]
     mean = float(np.mean([level for level in levels if level is not None] or [0.0]))
     gains = [
         _gain_db(slot.voice, level, mean) for slot, level in zip(plan.slots, levels, strict=True)
@@ -143,12 +142,6 @@ def mix(plan: Plan, waves: Sequence[np.ndarray], rate: int) -> tuple[np.ndarray,
         for slot, wave, gain, job in zip(plan.slots, placed, gains, plan.jobs, strict=True)
     ]
     return np.multiply(total, np.float32(quieter)), layers
-
-
-def _level_db(wave: np.ndarray, rate: int) -> float | None:
-    """Of the parts that sound; None if none does."""
-    level = active_rms(wave, rate)
-    return 20 * float(np.log10(level)) if level > SILENT else None
 
 
 def _gain_db(voice: Voice, level: float | None, mean: float) -> float:

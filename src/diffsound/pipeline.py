@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from diffsound.bundle import Bundle
 from diffsound.chain import Chain
 from diffsound.choosing import CaptionerRanker, MatcherRanker, best_takes
 from diffsound.data.augment import PEAK
+from diffsound.data.scene_effects import gain_to
 from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
@@ -342,15 +344,11 @@ class TextToSound:
             for job, cells, mel, wave, coverage, score in zip(
                 batch, drawn.tokens, drawn.mels, waves, covered, drawn.scores, strict=True
             ):
-                wave = fade_edges(wave[: order.samples], self.sample_rate)
-                if order.edit is not None:
-                    wave = order.edit.join(wave)  # at the level of its surroundings
-                else:
-                    # A vocoder may exceed full scale.
-                    wave = wave * (PEAK / wave.abs().max().clamp_min(PEAK))
+                faded = fade_edges(wave[: order.samples], self.sample_rate)
+                finished, gain = self._finished(faded, order)
                 sounds.append(
                     Sound(
-                        wave=wave.cpu().numpy(),
+                        wave=finished,
                         sample_rate=self.sample_rate,
                         mel=mel.cpu().numpy(),
                         tokens=cells.cpu().numpy(),
@@ -359,9 +357,25 @@ class TextToSound:
                         settings=order.record,
                         score=score,
                         coverage=coverage,
+                        gain=gain,
                     )
                 )
         return sounds
+
+    def _finished(self, wave: Tensor, order: Order) -> tuple[np.ndarray, float]:
+        """The wave at its level, and the gain that brought it there.
+
+        An edit takes its clip's, another sound the one asked for, and full scale at most, which a
+        vocoder may exceed.
+        """
+        if order.edit is not None:
+            return order.edit.join(order.edit.gain * wave).cpu().numpy(), order.edit.gain
+        drawn = wave.cpu().numpy()
+        gain = 1.0
+        if order.settings.level is not None:
+            gain = gain_to(order.settings.level, drawn, self.sample_rate)
+        gain = min(gain, PEAK / max(float(np.abs(drawn).max()), 1e-9))
+        return drawn * np.float32(gain), gain
 
     def _record(self, avoid: str, settings: SamplingSettings) -> dict[str, Any]:
         """What, with prompt and seed, makes a sound again."""
@@ -383,6 +397,8 @@ class TextToSound:
         self._check_best_of(settings.best_of)
         if not isinstance(settings.layered, bool):
             raise InputError(f"layered is true or false, not {settings.layered!r}")
+        if settings.level is not None and not -60 <= settings.level <= 0:
+            raise InputError(f"level must be from -60 to 0 dB, not {settings.level!r}")
         return settings
 
     def _check_best_of(self, best_of: int) -> None:

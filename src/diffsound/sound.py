@@ -30,6 +30,7 @@ class Sound:
     score: how well it fits the prompt, when candidates were ranked.
     coverage: what the model knows of such prompts, when the bundle can tell: coverage.py.
     layers: what a scene is mixed of; their waves add up to `wave`.
+    gain: from what mel and tokens say to `wave`, which was brought to a level.
     """
 
     wave: np.ndarray
@@ -42,6 +43,7 @@ class Sound:
     score: float | None = None
     coverage: Mapping[str, Any] | None = None
     layers: tuple[Layer, ...] = ()
+    gain: float = 1.0
 
     @property
     def duration(self) -> float:

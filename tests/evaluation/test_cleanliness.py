@@ -45,6 +45,19 @@ def test_faults_are_found() -> None:
     assert measure(np.ones(2, dtype=np.float32), RATE).silence == 0.0
 
 
+def test_a_sound_that_is_cut_is_told_from_one_that_dies_away() -> None:
+    time = np.arange(2 * RATE) / RATE
+    assert not measure(noise() * np.exp(-6 * time).astype(np.float32), RATE).cut
+    cut = noise()
+    cut[RATE:] = 0
+    assert measure(cut, RATE).cut
+    assert not measure(noise(), RATE).cut, "what goes on is ended by the clip"
+    assert not measure(np.zeros(RATE, dtype=np.float32), RATE).cut
+    decaying = noise() * np.exp(-6 * time).astype(np.float32)
+    decaying[RATE // 5 :] = 0
+    assert measure(decaying, RATE).cut
+
+
 def test_a_tone_lies_in_its_band() -> None:
     wave = np.sin(2 * np.pi * 1000 * np.arange(RATE) / RATE).astype(np.float32)
     edges = band_edges(RATE)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffsound.data.augment import SILENT
+from diffsound.data.augment import SILENT, decibels
 
 FRAME_SECONDS = 0.02
 TAIL = 0.4  # seconds of reverberation behind a distant event
 # A frame this far below the loudest one is a pause for levels, and silence at a clip's ends.
 PAUSE_DB, SILENCE_DB = 25.0, 50.0
+MOST_GAIN_DB = 24.0  # what is nearly silent has a reason to be
 
 
 def frame_rms(wave: np.ndarray, frame: int) -> np.ndarray:
@@ -37,6 +38,18 @@ def active_rms(wave: np.ndarray, rate: int) -> float:
     levels = frame_rms(wave, max(1, int(rate * FRAME_SECONDS)))
     sounding = levels[levels >= levels.max(initial=0.0) * 10 ** (-PAUSE_DB / 20)]
     return float(np.sqrt(np.square(sounding).mean())) if len(sounding) else 0.0
+
+
+def level_db(wave: np.ndarray, rate: int) -> float | None:
+    """RMS level in dB of full scale of the parts that sound; None if none does."""
+    level = active_rms(wave, rate)
+    return 20 * float(np.log10(level)) if level > SILENT else None
+
+
+def gain_to(target: float, wave: np.ndarray, rate: int) -> float:
+    """The factor that brings a wave to a level of `target` dB; what is silent stays as it is."""
+    level = level_db(wave, rate)
+    return 1.0 if level is None else decibels(min(MOST_GAIN_DB, target - level))
 
 
 def is_texture(wave: np.ndarray, rate: int, seconds: float = 2.0, range_db: float = 12.0) -> bool:

@@ -18,6 +18,8 @@ from diffsound.data.scene_effects import frame_rms
 CLIPPED_LEVEL, CLIPPED_RUN = 0.999, 3  # so many samples in a row at full scale are not chance
 SILENT_FRAME_DB = -60.0
 FRAME_SECONDS = 0.02
+SOUNDING_DB = 25.0  # a frame this far below the loudest one still sounds
+CUT_DB, CUT_FRAMES = 40.0, 2  # no sound dies away so far so fast
 LOWEST_BAND = 50.0  # Hz
 _WINDOW = 2048
 # Bands this far below the loudest one are inaudible beside it; their exact level says nothing.
@@ -30,7 +32,8 @@ class Facts:
 
     offset_db: the constant part in dB of full scale. silence: share of frames of 20 ms below
     -60 dB of full scale. loudness: LUFS, None for silence. spectrum: share of the clip's energy in
-    third-octave bands [bands], all zero for silence.
+    third-octave bands [bands], all zero for silence. cut: it ends within the clip, and not by dying
+    away.
     """
 
     clipped: bool
@@ -38,6 +41,7 @@ class Facts:
     silence: float
     loudness: float | None
     spectrum: np.ndarray
+    cut: bool
 
 
 def measure(wave: np.ndarray, rate: int) -> Facts:
@@ -53,7 +57,17 @@ def measure(wave: np.ndarray, rate: int) -> Facts:
         silence=float(np.mean(levels < 10 ** (SILENT_FRAME_DB / 20))),
         loudness=loudness if np.isfinite(loudness) else None,
         spectrum=third_octaves(wave, rate),
+        cut=_is_cut(levels),
     )
+
+
+def _is_cut(levels: np.ndarray) -> bool:
+    """Whether what sounds last is followed by next to nothing; levels: RMS [frames]."""
+    sounding = np.flatnonzero(levels > levels.max(initial=0.0) * 10 ** (-SOUNDING_DB / 20))
+    after = int(sounding[-1]) + CUT_FRAMES if len(sounding) else len(levels)
+    if after >= len(levels):
+        return False
+    return bool(levels[after] < levels[sounding[-1]] * 10 ** (-CUT_DB / 20))
 
 
 def third_octaves(wave: np.ndarray, rate: int) -> np.ndarray:
@@ -117,6 +131,7 @@ def summary(
         "offset_db": _mean(one.offset_db for one in everything),
         "silence_share": _mean(one.silence for one in everything),
         "silent_clips": len(everything) - len(loudness),
+        "cut_share": _mean(one.cut for one in everything),
         "spectrum_distance_db": _mean(distances),
         "loudness_lufs": _mean(loudness),
         "loudness_spread_lu": float(np.std(loudness)) if loudness else None,

@@ -104,6 +104,7 @@ def _cleanliness(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "offset_db": "offset, dBFS",
         "silence_share": "silent frames",
         "silent_clips": "silent clips",
+        "cut_share": "cut off",
         "spectrum_distance_db": "spectrum to real, dB",
         "loudness_lufs": "loudness, LUFS",
         "loudness_spread_lu": "its spread, LU",
