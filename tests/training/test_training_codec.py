@@ -18,6 +18,7 @@ import diffsound
 from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
+from diffsound.codec.principal import principal_start
 from diffsound.errors import BundleError, ConfigError, DataError, DiffsoundError, InputError
 from diffsound.training import checkpoint
 from diffsound.training.export import load_export
@@ -159,6 +160,22 @@ def test_a_codec_may_begin_with_principal_components(prepared: Path, tmp_path: P
         return float(next(entry["l1"] for entry in log if entry["kind"] == "valid"))
 
     assert first_l1("long") < 0.5 * first_l1("drawn")
+
+
+def test_the_components_of_more_batches_than_an_epoch_has(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve clips are three batches of four; further ones are other windows of the same clips."""
+    seen: list[torch.Tensor] = []
+
+    def watched(codec: Codec, mels: torch.Tensor, generator: torch.Generator) -> None:
+        seen.append(mels)
+        principal_start(codec, mels, generator)
+
+    monkeypatch.setattr("diffsound.training.codec.principal_start", watched)
+    run_tiny(prepared, tmp_path / "run", *PRINCIPAL, "train.max_steps=1", "augment.gain_db=[-9, 0]")
+    assert len(seen[0]) == 6 * 4
+    assert len(seen[0].flatten(1).unique(dim=0)) == 6 * 4
 
 
 @pytest.mark.parametrize(

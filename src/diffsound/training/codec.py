@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -163,7 +163,9 @@ class CodecStage(Stage):
             return
         samples = (config.frames - 1) * config.mel.hop_length
         loader = wave_loader(config, self.data, samples, config.augment, Process())
-        batches = islice(loader.batches(0), config.principal)
+        # As many epochs as it takes: other windows of the same clips are other columns.
+        epochs = chain.from_iterable(loader.batches(epoch) for epoch in count())
+        batches = islice(epochs, config.principal)
         mels = torch.cat([self.front_end(batch["wave"]) for batch in batches])
         generator = torch.Generator().manual_seed(config.train.seed)
         principal_start(self.codec, mels, generator)
