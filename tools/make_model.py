@@ -73,6 +73,7 @@ SCALES = {
             "guided_share=0.6",
             "truncation=0.8",
             "layered=true",
+            "level=-23",
             "backend=int8",
         ),
         card=ROOT / "src" / "diffsound" / "assets" / "small" / "README.md",
