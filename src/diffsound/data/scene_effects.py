@@ -14,6 +14,7 @@ FRAME_SECONDS = 0.02
 TAIL = 0.4  # seconds of reverberation behind a distant event
 # A frame this far below the loudest one is a pause for levels, and silence at a clip's ends.
 PAUSE_DB, SILENCE_DB = 25.0, 50.0
+LEVEL_SLACK_DB = 6.0
 MOST_GAIN_DB = 24.0  # what is nearly silent has a reason to be
 
 
@@ -47,9 +48,15 @@ def level_db(wave: np.ndarray, rate: int) -> float | None:
 
 
 def gain_to(target: float, wave: np.ndarray, rate: int) -> float:
-    """The factor that brings a wave to a level of `target` dB; what is silent stays as it is."""
+    """The factor that brings a wave's level within LEVEL_SLACK_DB of `target` dB.
+
+    No nearer: a whisper stays softer than a shout. What is silent stays as it is.
+    """
     level = level_db(wave, rate)
-    return 1.0 if level is None else decibels(min(MOST_GAIN_DB, target - level))
+    if level is None:
+        return 1.0
+    wanted = float(np.clip(level, target - LEVEL_SLACK_DB, target + LEVEL_SLACK_DB))
+    return decibels(min(MOST_GAIN_DB, wanted - level))
 
 
 def is_texture(wave: np.ndarray, rate: int, seconds: float = 2.0, range_db: float = 12.0) -> bool:

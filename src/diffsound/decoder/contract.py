@@ -32,8 +32,8 @@ class SamplingSettings:
         (section VIII-D); the pipeline does that, a decoder draws what it is told to.
     layered: a sentence of several sounds becomes a scene of sounds made one by one: layers.py.
         The pipeline does that too.
-    level: every sound is brought to this RMS level, in dB of full scale, of the parts that sound,
-        as far as its peaks allow (None leaves it as it is drawn). And that.
+    level: every sound is brought within 6 dB of this RMS level, in dB of full scale, of the parts
+        that sound, as far as its peaks allow (None leaves it as it is drawn). And that.
     """
 
     sampler: SamplerName = "ancestral"
