@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffsound.bundle import (
     Bundle,
@@ -16,6 +17,7 @@ from diffsound.bundle import (
     CodecPart,
     DecoderPart,
     GenerationDefaults,
+    read_config,
 )
 from diffsound.config import apply_overrides, parse_config
 from diffsound.coverage import Coverage
@@ -25,7 +27,7 @@ from diffsound.decoder.config import ARConfig
 from diffsound.errors import BundleError, DataError, InputError
 from diffsound.judges import JudgeKind, load_judge
 from diffsound.training.export import load_export_of
-from diffsound.training.frozen import load_codec, load_vocoder
+from diffsound.training.frozen import is_bundle, load_codec, load_vocoder, start_from
 from diffsound.weights import load_into
 
 
@@ -38,9 +40,12 @@ def assemble(
     card: str = "",
     defaults: Iterable[str] = (),
     judges: Mapping[JudgeKind, str | Path] | None = None,
+    average: str | Path | None = None,
 ) -> Bundle:
     """A bundle of three finished runs (codec and vocoder may be bundles instead).
 
+    average: a run or bundle with a decoder whose weights are averaged with this one's: the one it
+        was fine-tuned from, so that it keeps half of what it learned before.
     defaults: "key=value" settings of a generation, e.g. "guidance_scale=3".
     judges: runs of a captioner and a classifier that go with it.
     """
@@ -62,6 +67,8 @@ def assemble(
     chosen = parse_config(GenerationDefaults, apply_overrides(base, defaults), source="--default")
     made = build_decoder(part.model)
     load_into(made, state, str(decoder))
+    if average is not None:
+        _average(made, average, fingerprint)
     return Bundle(
         config=parse_config(
             BundleConfig,
@@ -81,6 +88,21 @@ def assemble(
         card=card,
         judges={judge: Path(run) for judge, run in judges.items()},
     )
+
+
+@torch.no_grad()
+def _average(decoder: nn.Module, source: str | Path, fingerprint: str) -> None:
+    """Move the decoder's weights half-way to those in `source`, of the same tokens and sizes."""
+    if is_bundle(source):
+        speaks = read_config(source).decoder.codec_fingerprint
+    else:
+        speaks = load_export_of(source, "decoder")[0]["codec_fingerprint"]
+    if speaks != fingerprint:
+        raise BundleError(f"the decoder in {source} speaks the tokens of another codec, {speaks}")
+    other = copy.deepcopy(decoder)
+    start_from(source, "decoder", {"decoder": other})
+    for own, theirs in zip(decoder.parameters(), other.parameters(), strict=True):
+        own.lerp_(theirs, 0.5)
 
 
 def training_captions(data: PreparedData, encoder: str) -> tuple[list[str], Tensor]:
@@ -121,6 +143,7 @@ def build(
     defaults: Iterable[str] = (),
     judges: Mapping[JudgeKind, str | Path] | None = None,
     coverage: str | Path | None = None,
+    average: str | Path | None = None,
     half: bool = True,
 ) -> Bundle:
     """`assemble` and write to a new folder; float16 unless told otherwise.
@@ -138,7 +161,7 @@ def build(
             raise InputError(f"cannot read the model card {card}: {error}") from error
     bundle = assemble(
         codec, decoder, vocoder,
-        name=name or out.name, card=text, defaults=defaults, judges=judges,
+        name=name or out.name, card=text, defaults=defaults, judges=judges, average=average,
     )  # fmt: skip
     if coverage is not None:
         bundle = replace(bundle, coverage=coverage_of(bundle, coverage))
