@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from diffsound.bundle import Bundle, verify
 from diffsound.cli import train as train_commands
@@ -15,7 +13,6 @@ from diffsound.cli.main import run as diffsound
 from diffsound.data.shards import PreparedData
 from diffsound.training import registry
 from diffsound.training.frozen import load_codec
-from diffsound.weights import load_weights
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -52,39 +49,6 @@ def test_from_a_codec_to_a_bundle(
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--captioner", tiny_codec) == 2
     assert "holds a codec, not a captioner" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
-
-
-def test_a_bundle_of_two_decoders_mean(
-    prepared: Path, tiny_codec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = [tmp_path / name for name in ("one", "two")]
-    for seed, run in enumerate(runs):
-        train = ("train", "decoder", "--config", TINY / "decoder.yaml", "--data", prepared)
-        chosen = (f"codec={tiny_codec}", "train.max_steps=1", f"train.seed={seed}")
-        chosen = (*chosen, "samples.clips=0")
-        assert typed(*train, "--run", run, *(x for c in chosen for x in ("--set", c))) == 0
-
-    def build(name: str, decoder: Path, *options: object) -> int:
-        places = ("--codec", tiny_codec, "--decoder", decoder, "--no-half")
-        return typed("bundle", "build", tmp_path / name, *places, *options)
-
-    assert build("first", runs[0]) == build("second", runs[1]) == 0
-    first, second = (
-        load_weights(tmp_path / n / "decoder.safetensors") for n in ("first", "second")
-    )
-    for name, average in (("of-runs", runs[1]), ("of-a-bundle", tmp_path / "second")):
-        assert build(name, runs[0], "--average", average) == 0
-        mean = load_weights(tmp_path / name / "decoder.safetensors")
-        for key, tensor in mean.items():
-            torch.testing.assert_close(tensor, (first[key] + second[key]) / 2)
-    assert any(not torch.equal(first[key], second[key]) for key in first)
-
-    config = json.loads((tmp_path / "second" / "config.json").read_text())
-    config["decoder"]["codec_fingerprint"] = "0" * 16
-    (tmp_path / "second" / "config.json").write_text(json.dumps(config))
-    assert build("third", runs[0], "--average", tmp_path / "second") == 2
-    assert "speaks the tokens of another codec" in capsys.readouterr().err
-    assert not (tmp_path / "third").exists()
 
 
 def test_a_codecs_run_makes_tokens(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:

@@ -85,10 +85,6 @@ def build(
         Path | None,
         typer.Option(help="Prepared data of the decoder: sounds then say how well it knows them."),
     ] = None,
-    average: Annotated[
-        Path | None,
-        typer.Option(help="Run or bundle the decoder was fine-tuned from: take the mean of both."),
-    ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
 ) -> None:
     """Join finished training runs into a bundle."""
@@ -106,7 +102,6 @@ def build(
         defaults=default or [],
         judges={kind: judge for kind, judge in runs if judge is not None},
         coverage=coverage,
-        average=average,
         half=half,
     )
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffsound.bundle import (
     Bundle,
@@ -17,7 +16,6 @@ from diffsound.bundle import (
     CodecPart,
     DecoderPart,
     GenerationDefaults,
-    read_config,
 )
 from diffsound.config import apply_overrides, parse_config
 from diffsound.coverage import Coverage
@@ -27,7 +25,7 @@ from diffsound.decoder.config import ARConfig
 from diffsound.errors import BundleError, DataError, InputError
 from diffsound.judges import JudgeKind, load_judge
 from diffsound.training.export import load_export_of
-from diffsound.training.frozen import is_bundle, load_codec, load_vocoder, start_from
+from diffsound.training.frozen import load_codec, load_vocoder
 from diffsound.weights import load_into
 
 
@@ -40,12 +38,9 @@ def assemble(
     card: str = "",
     defaults: Iterable[str] = (),
     judges: Mapping[JudgeKind, str | Path] | None = None,
-    average: str | Path | None = None,
 ) -> Bundle:
     """A bundle of three finished runs (codec and vocoder may be bundles instead).
 
-    average: a run or bundle with a decoder whose weights are averaged with this one's: the one it
-        was fine-tuned from, so that it keeps half of what it learned before.
     defaults: "key=value" settings of a generation, e.g. "guidance_scale=3".
     judges: runs of a captioner and a classifier that go with it.
     """
@@ -67,8 +62,6 @@ def assemble(
     chosen = parse_config(GenerationDefaults, apply_overrides(base, defaults), source="--default")
     made = build_decoder(part.model)
     load_into(made, state, str(decoder))
-    if average is not None:
-        _average(made, average, fingerprint)
     return Bundle(
         config=parse_config(
             BundleConfig,
@@ -88,21 +81,6 @@ def assemble(
         card=card,
         judges={judge: Path(run) for judge, run in judges.items()},
     )
-
-
-@torch.no_grad()
-def _average(decoder: nn.Module, source: str | Path, fingerprint: str) -> None:
-    """Move the decoder's weights half-way to those in `source`, of the same tokens and sizes."""
-    if is_bundle(source):
-        speaks = read_config(source).decoder.codec_fingerprint
-    else:
-        speaks = load_export_of(source, "decoder")[0]["codec_fingerprint"]
-    if speaks != fingerprint:
-        raise BundleError(f"the decoder in {source} speaks the tokens of another codec, {speaks}")
-    other = copy.deepcopy(decoder)
-    start_from(source, "decoder", {"decoder": other})
-    for own, theirs in zip(decoder.parameters(), other.parameters(), strict=True):
-        own.lerp_(theirs, 0.5)
 
 
 def training_captions(data: PreparedData, encoder: str) -> tuple[list[str], Tensor]:
@@ -143,7 +121,6 @@ def build(
     defaults: Iterable[str] = (),
     judges: Mapping[JudgeKind, str | Path] | None = None,
     coverage: str | Path | None = None,
-    average: str | Path | None = None,
     half: bool = True,
 ) -> Bundle:
     """`assemble` and write to a new folder; float16 unless told otherwise.
@@ -161,7 +138,7 @@ def build(
             raise InputError(f"cannot read the model card {card}: {error}") from error
     bundle = assemble(
         codec, decoder, vocoder,
-        name=name or out.name, card=text, defaults=defaults, judges=judges, average=average,
+        name=name or out.name, card=text, defaults=defaults, judges=judges,
     )  # fmt: skip
     if coverage is not None:
         bundle = replace(bundle, coverage=coverage_of(bundle, coverage))
