@@ -107,7 +107,7 @@ def test_only_compatible_requests_share_a_call(bench: Bench, pipeline: TextToSou
         bench.submit(task("a")),
         bench.submit(task("b", guidance_scale=1.0)),
         bench.submit(task("c", seconds=0.75)),
-        bench.submit(task("d", make_edit=lambda p: vary(p, clip, 0.5))),
+        bench.submit(task("d", make_edit=lambda p: vary(p.chain, clip, 0.5))),
         bench.submit(task("e")),
     ]
     bench.release()
