@@ -31,6 +31,7 @@ HOURS = {
     "listener": 0.2,
     "listener-2": 0.2,
     "codec": 0.7,
+    "seams": 0.2,
     "vocoder": 1.1,
     "decoder": 2.1,
     "ar": 1.4,
@@ -112,7 +113,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
         return Step(name, ("train", stage, *places, *chosen))
 
     def bundle(name: str, decoder: str, *options: str) -> Step:
-        parts = {"codec": "codec", "decoder": decoder, "vocoder": "vocoder"}
+        parts = {"codec": "seams", "decoder": decoder, "vocoder": "vocoder"}
         parts |= {judge: judge for judge in ("captioner", "classifier", "matcher")}
         runs = [part for key, run in parts.items() for part in (f"--{key}", str(work / run))]
         more = ("--coverage", str(data), "--name", f"{scale.configs}{name.removeprefix('bundle')}")
@@ -146,6 +147,7 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
         yield train(ear, "classifier", [ear, "classifier"])
     ears = f"[{work / 'listener'}, {work / 'listener-2'}]"
     yield train("codec", "codec", ["codec"], f"loss.perceptual.classifiers={ears}")
+    yield train("seams", "codec", ["seams"], f"init={codec}")  # the same tokens
     yield train("vocoder", "vocoder", ["vocoder"])
     yield train(
         "decoder", "decoder", ["decoder"],

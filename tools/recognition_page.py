@@ -41,6 +41,7 @@ CLEAN = {
     "silence_share": "silent frames",
     "silent_clips": "silent clips",
     "cut_share": "cut off",
+    "seam_ratio": "steps at columns",
     "offset_db": "offset, dB",
     "spectrum_distance_db": "spectrum to real, dB",
     "loudness_spread_lu": "loudness spread, LU",
@@ -57,7 +58,8 @@ classifier that was trained on real clips only; intervals of 95 %. Made from the
 {clean}
 
 The real clips' spectrum is every second clip of a class against the others. "Cut off" is what ends
-within the clip and not by dying away.
+within the clip and not by dying away. "Steps at columns" is how much the mels change from column to
+column, to their change within columns: 1 where no edge shows.
 
 ## The ten worst classes
 

@@ -295,7 +295,8 @@ def load_codec(source: str | Path | None = None) -> tuple[Codec, MelConfig, str]
 
 def codec_fingerprint(part: CodecPart, codec: Codec) -> str:
     """A name for the tokens a codec gives: codecs that differ in their decoding only share it."""
-    return fingerprint(part.model_dump(mode="json"), codec.token_state())
+    decoding = {"model": {"backbone": {"seams"}}}
+    return fingerprint(part.model_dump(mode="json", exclude=decoding), codec.token_state())
 
 
 def describe(folder: str | Path | None) -> dict[str, Any]:

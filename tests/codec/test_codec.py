@@ -8,7 +8,7 @@ import yaml
 from torch import nn
 
 from diffsound.codec import Codec, CodecConfig, Conv1dConfig, Conv2dConfig, QuantizerConfig
-from diffsound.codec.config import TextureConfig
+from diffsound.codec.config import SeamsConfig, TextureConfig
 from diffsound.codec.losses import reconstruction_loss
 from diffsound.config import dump_yaml, parse_config
 from diffsound.errors import ConfigError, InputError
@@ -26,8 +26,11 @@ SMALL_2D = Conv2dConfig(
 SMALL_1D = Conv1dConfig(widths=(8, 12), depths=(1, 1), kernel=3, expansion=2, latent=12)
 
 TEXTURED = SMALL_1D.model_copy(update={"texture": TextureConfig(width=4, layers=1)})
+SEAMED = TEXTURED.model_copy(update={"seams": SeamsConfig(width=4, reach=2)})
 BACKBONES = pytest.mark.parametrize(
-    "backbone", [SMALL_2D, SMALL_1D, TEXTURED], ids=["conv2d", "conv1d", "textured"]
+    "backbone",
+    [SMALL_2D, SMALL_1D, TEXTURED, SEAMED],
+    ids=["conv2d", "conv1d", "textured", "seamed"],
 )
 
 
@@ -40,8 +43,11 @@ def make(backbone: Conv1dConfig | Conv2dConfig, layout: str) -> Codec:
             n_mels=16, backbone=backbone, quantizer=QuantizerConfig.model_validate(quantizer)
         )
     )
-    if backbone is TEXTURED:
-        nn.init.normal_(codec.last_layer)  # it begins with zeros, which would hide faults
+    # These begin with zeros, which would hide faults.
+    if isinstance(backbone, Conv1dConfig) and backbone.texture is not None:
+        nn.init.normal_(codec.last_layer)
+    if isinstance(backbone, Conv1dConfig) and backbone.seams is not None:
+        nn.init.normal_(codec.decoder.seams.last.weight)
     return codec
 
 

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
+from diffsound.evaluation import cleanliness
 from diffsound.evaluation.cleanliness import (
+    Columns,
+    Facts,
     band_edges,
-    measure,
     spectrum_distance,
     summary,
     third_octaves,
 )
 
 RATE = 16000
+HOP, STRIDE = 160, 10  # columns of a tenth of a second
+
+
+def levels(wave: Tensor) -> Tensor:
+    """A mel of one band: the level of every hop, wave [1, samples] to [1, 1, L]."""
+    whole = torch.nn.functional.pad(wave, (0, -wave.shape[1] % HOP))
+    return whole.unflatten(1, (-1, HOP)).square().mean(2).sqrt()[:, None] * 5
+
+
+def measure(wave: np.ndarray, rate: int) -> Facts:
+    return cleanliness.measure(wave, rate, Columns(levels, STRIDE))
 
 
 def noise(seed: int = 0, level: float = 0.1, seconds: float = 2.0) -> np.ndarray:
@@ -87,3 +102,13 @@ def test_a_set_against_the_real_one() -> None:
     assert found["silence_share"] == 0.5
     assert found["loudness_lufs"] == pytest.approx(truth["loudness_lufs"] - 6, abs=0.3)
     assert summary({}, real)["clipped_share"] is None
+
+
+def test_columns_that_step_are_found() -> None:
+    rng = np.random.default_rng(3)
+    steps = np.repeat(rng.uniform(0.5, 1.5, 20), HOP * STRIDE).astype(np.float32)
+    steady, stepping = (summary({"rain": [measure(w, RATE)]}, None)["seam_ratio"]
+                        for w in (noise(), noise() * steps))  # fmt: skip
+    assert steady == pytest.approx(1.0, abs=0.4)
+    assert stepping > 3
+    assert summary({}, {})["seam_ratio"] is None

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from diffsound.audio.mel import MelConfig
 from diffsound.bundle import Bundle
+from diffsound.codec import Codec, CodecConfig
+from diffsound.codec.config import SeamsConfig
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.diffsound import Diffsound
 from diffsound.errors import BundleError, InputError
-from diffsound.export.networks import AnyLength, ISTFTNetwork, MelGANNetwork
+from diffsound.export.networks import AnyLength, CodecDecoder, ISTFTNetwork, MelGANNetwork
 from diffsound.export.onnx import OPSET, export_network, export_onnx, quantize
 from diffsound.export.runtime import Session
 from diffsound.pipeline import TextToSound
@@ -172,6 +174,23 @@ def test_melgan_is_exported_without_its_weight_norm(tmp_path: Path) -> None:
     mel = torch.rand(1, 80, 9)
     with torch.no_grad():
         torch.testing.assert_close(Session(path)(mel=mel), vocoder(mel), atol=1e-5, rtol=1e-4)
+
+
+def test_a_codec_with_seams(tmp_path: Path) -> None:
+    config = CodecConfig.tiny()
+    backbone = config.backbone.model_copy(update={"seams": SeamsConfig(width=8, reach=2)})
+    codec = Codec(config.model_copy(update={"backbone": backbone})).eval().requires_grad_(False)
+    torch.nn.init.normal_(codec.decoder.seams.last.weight)
+    batch = torch.export.Dim("batch")
+    columns = torch.export.Dim("columns", min=8, max=1000)
+    path, tokens = tmp_path / "codec.onnx", torch.zeros(2, codec.rows, 9, dtype=torch.long)
+    export_network(
+        CodecDecoder(codec), {"tokens": tokens}, {"tokens": {0: batch, 2: columns}}, path
+    )
+    tokens = torch.randint(0, codec.codebook_size, (1, codec.rows, 30))
+    torch.testing.assert_close(
+        Session(path)(tokens=tokens), codec.decode(tokens), atol=1e-5, rtol=1e-4
+    )
 
 
 def test_what_cannot_run_is_refused(

@@ -133,6 +133,27 @@ def test_a_codec_may_lose_rows_and_gain_texture(prepared: Path, tmp_path: Path) 
     assert torch.equal(tokens[0][:, :2], tokens[1])
 
 
+SEAMS = ("seams_only=true", "codec.backbone.seams={width: 8, reach: 2}", "loss.seams=1")
+
+
+def test_seams_alone_may_learn(prepared: Path, whole: Path, tmp_path: Path) -> None:
+    """Tokens and everything that was there stay; decoders trained on them still fit."""
+    run = tmp_path / "run"
+    more = ("loss.adversarial=null", "loss.l1=0", "jitter=0.2", "train.max_steps=40")
+    run_tiny(prepared, run, f"init={whole}", *SEAMS, *more)
+    log = read_log(run)
+    seams = [entry["seams"] for entry in log if entry["kind"] == "train"]
+    assert sum(seams[-5:]) < 0.95 * sum(seams[:5])
+    ratios = [entry["seam_ratio"] for entry in log if entry["kind"] == "valid"]
+    assert ratios[-1] != ratios[0]
+    before, after = load_export(whole)[2], load_export(run)[2]
+    new = {name for name in after if name not in before}
+    assert new
+    assert all(name.startswith("decoder.seams.") for name in new)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert load_codec(whole)[2] == load_codec(run)[2]
+
+
 PRINCIPAL = (
     "codec.quantizer={layout: residual, rows: 3, codebook_size: 16, code_dim: 6, update: ema}",
     "codec.backbone={kind: conv1d, latent: 6, widths: [8, 8], depths: [0, 1], linear: true}",
@@ -183,6 +204,8 @@ def test_the_components_of_more_batches_than_an_epoch_has(
     [
         (("freeze_tokens=true",), "init or principal"),
         (("principal=2", "init=RUN"), "not with both"),
+        (("seams_only=true", "init=RUN", "loss.seams=1"), "seams_only needs"),
+        (SEAMS, "seams_only needs init"),
         (("principal=2",), "linear"),
         ((*PRINCIPAL, "codec.quantizer.codebook_size=5000"), "too few"),
     ],

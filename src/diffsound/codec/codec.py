@@ -74,6 +74,13 @@ class Codec(nn.Module):
             part.requires_grad_(False)
         self.train(self.training)
 
+    def freeze_all_but_seams(self) -> None:
+        """From now on train only what takes the steps between columns out."""
+        self.freeze_tokens()
+        self.requires_grad_(False)
+        if isinstance(self.decoder, Conv1dDecoder) and self.decoder.seams is not None:
+            self.decoder.seams.requires_grad_(True)
+
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self._tokens_frozen:
@@ -115,12 +122,20 @@ class Codec(nn.Module):
                 )
         return self._decode(self.quantizer.lookup(tokens))
 
-    def forward(self, mel: Tensor, generator: torch.Generator | None = None) -> CodecOutput:
+    def forward(
+        self, mel: Tensor, generator: torch.Generator | None = None, jitter: float = 0.0
+    ) -> CodecOutput:
         """Reconstruct mel [B, n_mels, L] through its tokens, with the terms of the loss (eq. 2–3).
 
-        generator: for the restart of unused codes and quantizer dropout (default: torch's own).
+        generator: for the restart of unused codes, quantizer dropout and jitter (default: torch's
+            own). jitter: spread of noise on the latent before it is coded, up to so much of it in
+            each item: its columns then agree no better than those that a token decoder draws.
         """
         latent = self._encode(mel)
+        if jitter:
+            noise = torch.randn(latent.shape, generator=generator)
+            share = torch.rand(len(latent), 1, 1, 1, generator=generator)
+            latent = latent + (jitter * share * noise).to(latent)
         quantized = self._quantize(latent, generator)
         weights = self.config.quantizer
         return CodecOutput(

@@ -78,6 +78,16 @@ class TextureConfig(Config):
     grain: bool = False
 
 
+class SeamsConfig(Config):
+    """A small network that takes out the steps between columns: `seams.py`.
+
+    width: of its two inner layers. reach: frames on either side of an edge that it may change.
+    """
+
+    width: PositiveInt = 256
+    reach: PositiveInt = 4
+
+
 class Conv1dConfig(Config):
     """ConvNeXt blocks over time with the mel bands as channels: cheap on a CPU.
 
@@ -87,6 +97,7 @@ class Conv1dConfig(Config):
     linear: the encoder is one linear map of the frames of a column; its transpose goes beside the
         decoder's blocks, which start by adding nothing. See `principal.py` for where they begin.
     texture: what comes after the decoder's last layer, if anything.
+    seams: what comes after that, if anything.
     """
 
     kind: Literal["conv1d"] = "conv1d"
@@ -98,6 +109,7 @@ class Conv1dConfig(Config):
     latent: PositiveInt = 128
     linear: bool = False
     texture: TextureConfig | None = None
+    seams: SeamsConfig | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Conv1dConfig:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffsound.codec.config import Conv1dConfig, TextureConfig
+from diffsound.codec.seams import Seams
 
 
 class ConvNeXtBlock(nn.Module):
@@ -91,6 +92,9 @@ class Conv1dDecoder(nn.Module):
         self.texture: Texture | None = None
         if config.texture is not None:
             self.texture = Texture(config.texture, config.widths[0], n_mels)
+        self.seams: Seams | None = None
+        if config.seams is not None:
+            self.seams = Seams(config.seams, config.time_stride, n_mels)
 
     @property
     def last_layer(self) -> Tensor:
@@ -102,7 +106,9 @@ class Conv1dDecoder(nn.Module):
         mel: Tensor = self.head(hidden)
         if self.patches is not None:
             mel = mel + self.patches(latent[:, :, 0])
-        return mel if self.texture is None else mel + self.texture(mel, hidden)
+        if self.texture is not None:
+            mel = mel + self.texture(mel, hidden)
+        return mel if self.seams is None else self.seams(mel)
 
 
 class Texture(nn.Module):

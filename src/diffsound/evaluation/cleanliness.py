@@ -6,13 +6,16 @@ yet dull, crackling or twice as loud as the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from diffsound.audio.loudness import integrated_loudness
+from diffsound.codec.seams import changes, seam_ratio
 from diffsound.data.scene_effects import frame_rms
 
 CLIPPED_LEVEL, CLIPPED_RUN = 0.999, 3  # so many samples in a row at full scale are not chance
@@ -33,7 +36,7 @@ class Facts:
     offset_db: the constant part in dB of full scale. silence: share of frames of 20 ms below
     -60 dB of full scale. loudness: LUFS, None for silence. spectrum: share of the clip's energy in
     third-octave bands [bands], all zero for silence. cut: it ends within the clip, and not by dying
-    away.
+    away. changes: of its mel at the columns' edges and elsewhere (`codec/seams.py`).
     """
 
     clipped: bool
@@ -42,9 +45,18 @@ class Facts:
     loudness: float | None
     spectrum: np.ndarray
     cut: bool
+    changes: Tensor
 
 
-def measure(wave: np.ndarray, rate: int) -> Facts:
+@dataclass(frozen=True)
+class Columns:
+    """Where a codec's columns lie: mel: wave [1, samples] to mel [1, n_mels, L]; stride: frames."""
+
+    mel: Callable[[Tensor], Tensor]
+    stride: int
+
+
+def measure(wave: np.ndarray, rate: int, columns: Columns) -> Facts:
     """Measure a wave, float32 [samples]."""
     loud = np.abs(wave) >= CLIPPED_LEVEL
     runs = np.convolve(loud, np.ones(CLIPPED_RUN), mode="valid") if len(wave) >= CLIPPED_RUN else 0
@@ -58,6 +70,7 @@ def measure(wave: np.ndarray, rate: int) -> Facts:
         loudness=loudness if np.isfinite(loudness) else None,
         spectrum=third_octaves(wave, rate),
         cut=_is_cut(levels),
+        changes=changes(columns.mel(torch.from_numpy(wave)[None]), columns.stride),
     )
 
 
@@ -132,6 +145,9 @@ def summary(
         "silence_share": _mean(one.silence for one in everything),
         "silent_clips": len(everything) - len(loudness),
         "cut_share": _mean(one.cut for one in everything),
+        "seam_ratio": seam_ratio(torch.stack([one.changes for one in everything]).sum(0))
+        if everything
+        else None,
         "spectrum_distance_db": _mean(distances),
         "loudness_lufs": _mean(loudness),
         "loudness_spread_lu": float(np.std(loudness)) if loudness else None,

@@ -309,12 +309,13 @@ def _clean(bench: Setup, names: Mapping[str, Mapping[str, int]]) -> dict[str, An
 
 
 def _facts(bench: Setup, row: str, of: Mapping[str, int]) -> dict[str, list[cleanliness.Facts]]:
-    rate = bench.pipeline.sample_rate
+    rate, bundle = bench.pipeline.sample_rate, bench.pipeline.bundle
+    columns = cleanliness.Columns(bundle.mel_front_end, bundle.codec.time_stride)
     found: dict[str, list[cleanliness.Facts]] = {}
     for name, place in of.items():
         wave = FileClip(name, bench.out / row / f"{name}.wav").wave(rate)
         found.setdefault(bench.judge.config.labels[place], []).append(
-            cleanliness.measure(wave, rate)
+            cleanliness.measure(wave, rate, columns)
         )
     return found
 

@@ -105,12 +105,16 @@ def _cleanliness(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "silence_share": "silent frames",
         "silent_clips": "silent clips",
         "cut_share": "cut off",
+        "seam_ratio": "steps at columns",
         "spectrum_distance_db": "spectrum to real, dB",
         "loudness_lufs": "loudness, LUFS",
         "loudness_spread_lu": "its spread, LU",
     }
     lines = [[ROWS[row], *(_number(found[key]) for key in heads)] for row, found in rows.items()]
-    note = "The real clips' spectrum is every second clip of a class against the others."
+    note = (
+        "The real clips' spectrum is every second clip of a class against the others. Steps at "
+        "columns: the mels' change from column to column to that within them, 1 where none show."
+    )
     return plain_table(["", *heads.values()], lines) + f"<p><small>{note}</small></p>"
 
 

@@ -78,8 +78,8 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
     """Put the weights of a run or bundle into `modules`, whose first is the stage's product.
 
     The product takes the exported weights. A codec may have fewer residual codes than the one it
-    begins with, whose first it takes, and a texture, which begins anew. Other players take theirs
-    from that run's newest checkpoint, or begin anew if it has none of them (a codec trained
+    begins with, whose first it takes, and a texture and seams, which begin anew. Other players take
+    theirs from that run's newest checkpoint, or begin anew if it has none of them (a codec trained
     without a discriminator).
     """
     product, *others = modules
@@ -90,7 +90,11 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
         if found != kind:
             raise BundleError(f"{source} holds a {found}, it cannot start a {kind}")
     if isinstance(codec := modules[product], Codec):
-        anew = {name: own for name, own in codec.state_dict().items() if ".texture." in name}
+        anew = {
+            name: own
+            for name, own in codec.state_dict().items()
+            if ".texture." in name or ".seams." in name
+        }
         state = {**anew, **first_stages(state, codec.rows)}
     load_into(modules[product], state, str(source))
     checkpoint = load_newest(Path(source)) if others and Path(source).is_dir() else None
