@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from diffsound.bundle import Bundle, verify
 from diffsound.cli import train as train_commands
@@ -49,6 +50,24 @@ def test_from_a_codec_to_a_bundle(
     assert typed(*build[:2], tmp_path / "other", *build[3:], "--captioner", tiny_codec) == 2
     assert "holds a codec, not a captioner" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_a_bundle_with_one_stage_exchanged(
+    tiny_folder: Path, tiny_bundle: Bundle, tiny_codec: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    build = ("bundle", "build", tmp_path / "new", "--decoder", tiny_folder, "--no-half")
+    assert typed(*build, "--codec", tiny_folder, "--vocoder", "griffin_lim") == 0
+    made = Bundle.from_pretrained(tmp_path / "new")
+    assert made.config.decoder.model == tiny_bundle.config.decoder.model
+    assert made.config.text_encoder == tiny_bundle.config.text_encoder
+    assert made.config.vocoder != tiny_bundle.config.vocoder
+    for name, tensor in tiny_bundle.decoder.state_dict().items():
+        assert torch.equal(tensor, made.decoder.state_dict()[name]), name
+    capsys.readouterr()
+    other = ("bundle", "build", tmp_path / "other", "--decoder", tiny_folder)
+    assert typed(*other, "--codec", tiny_codec) == 2
+    assert "give the codec it was trained on" in capsys.readouterr().err
 
 
 def test_a_codecs_run_makes_tokens(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:

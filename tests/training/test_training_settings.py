@@ -69,6 +69,15 @@ def test_averaged_weights_are_the_weights_average() -> None:
     assert float(ema.module.running_mean) == 7.0  # statistics are averages already
 
 
+def test_what_does_not_learn_keeps_its_bits() -> None:
+    module = nn.Linear(2, 1)
+    nn.init.constant_(module.bias, -0.0)
+    module.bias.requires_grad_(False)
+    ema = Ema(module, decay=0.5)
+    ema.update(module, 1)
+    assert torch.equal(ema.module.bias.signbit(), torch.tensor([True]))
+
+
 def test_gradients_are_clipped(prepared: Path, tmp_path: Path) -> None:
     """Adam's step forgets a gradient's size, unless it is clipped to less than Adam's epsilon."""
     moved = {}

@@ -60,7 +60,9 @@ def verify(bundle: BundleArgument = None) -> None:
 def build(
     out: Annotated[Path, typer.Argument(help="Folder of the new bundle.")],
     codec: Annotated[Path, typer.Option(help="Run of the codec (or a bundle, for its codec).")],
-    decoder: Annotated[Path, typer.Option(help="Run of the decoder.")],
+    decoder: Annotated[
+        Path, typer.Option(help="Run of the decoder (or a bundle, for its decoder).")
+    ],
     vocoder: Annotated[
         str, typer.Option(help="Run of the vocoder, a bundle, or griffin_lim.")
     ] = "griffin_lim",

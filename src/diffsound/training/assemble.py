@@ -24,8 +24,7 @@ from diffsound.decoder.build import build_decoder
 from diffsound.decoder.config import ARConfig
 from diffsound.errors import BundleError, DataError, InputError
 from diffsound.judges import JudgeKind, load_judge
-from diffsound.training.export import load_export_of
-from diffsound.training.frozen import load_codec, load_vocoder
+from diffsound.training.frozen import load_codec, load_decoder, load_vocoder
 from diffsound.weights import load_into
 
 
@@ -39,7 +38,7 @@ def assemble(
     defaults: Iterable[str] = (),
     judges: Mapping[JudgeKind, str | Path] | None = None,
 ) -> Bundle:
-    """A bundle of three finished runs (codec and vocoder may be bundles instead).
+    """A bundle of three finished runs, or of other bundles' stages.
 
     defaults: "key=value" settings of a generation, e.g. "guidance_scale=3".
     judges: runs of a captioner and a classifier that go with it.
@@ -47,7 +46,7 @@ def assemble(
     judges = judges or {}
     for judge, run in judges.items():
         load_judge(judge, run)  # a wrong or damaged one is refused before anything is written
-    config, state = load_export_of(decoder, "decoder")
+    config, state = load_decoder(decoder)
     frozen, mel, fingerprint = load_codec(codec)
     if fingerprint != config["codec_fingerprint"]:
         raise BundleError(

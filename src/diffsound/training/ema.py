@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 
 class Ema:
-    """Keeps an averaged copy of a module: parameters are averaged, buffers copied.
+    """Keeps an averaged copy of a module: what learns is averaged, all else copied.
 
     Buffers are copied because they are averages already (an EMA codebook, batch-norm statistics)
-    or constants.
+    or constants; frozen parameters because an average of -0 is 0, and tokens have a fingerprint of
+    their codec's bits.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -27,8 +28,15 @@ class Ema:
         within the first steps instead of after 1 / (1 - decay) of them.
         """
         decay = min(self.decay, (1 + step) / (10 + step))
-        averaged: list[Tensor] = list(self.module.parameters())
-        current: list[Tensor] = [parameter.detach() for parameter in module.parameters()]
-        torch._foreach_lerp_(averaged, current, 1.0 - decay)
+        averaged: list[Tensor] = []
+        current: list[Tensor] = []
+        for kept, parameter in zip(self.module.parameters(), module.parameters(), strict=True):
+            if parameter.requires_grad:
+                averaged.append(kept)
+                current.append(parameter.detach())
+            else:
+                kept.copy_(parameter)
+        if averaged:
+            torch._foreach_lerp_(averaged, current, 1.0 - decay)
         for kept, buffer in zip(self.module.buffers(), module.buffers(), strict=True):
             kept.copy_(buffer)

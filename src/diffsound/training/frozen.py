@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from diffsound import bundle
 from diffsound.audio.mel import MelConfig
@@ -53,6 +54,20 @@ def load_codec_for(source: str | Path, mel: MelConfig) -> Codec:
             f"the codec in {source} was trained on another mel; use the same mel group"
         )
     return codec
+
+
+def load_decoder(source: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The export's config and weights of a decoder's run, or the same of a bundle's decoder."""
+    if not is_bundle(source):
+        return load_export_of(source, "decoder")
+    found = bundle.read_config(source)
+    config = {
+        "decoder": found.decoder.model.model_dump(mode="json"),
+        # An imported one may not say; its own codec is the one it was trained on.
+        "codec_fingerprint": found.decoder.codec_fingerprint or bundle.load_codec(source)[2],
+        "text_encoder": found.text_encoder.model_dump(mode="json"),
+    }
+    return config, load_weights(Path(source) / "decoder.safetensors")
 
 
 def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[nn.Module, VocoderPart]:
