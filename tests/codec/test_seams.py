@@ -30,7 +30,7 @@ def stepped(mel: Tensor, seed: int = 1, size: float = 0.1) -> Tensor:
 def opened(reach: int = 4) -> Seams:
     """Seams whose last layer is no longer silent."""
     torch.manual_seed(0)
-    seams = Seams(SeamsConfig(width=8, reach=reach), STRIDE, BANDS)
+    seams = Seams(SeamsConfig(width=8, reach=reach, steady=1.0), STRIDE, BANDS)
     torch.nn.init.normal_(seams.last.weight, std=0.3)
     return seams
 
@@ -66,9 +66,19 @@ def test_an_edge_depends_on_its_two_columns_only() -> None:
     assert torch.equal(seams(mel[..., :STRIDE]), mel[..., :STRIDE]), "one column has no edge"
 
 
+def test_where_a_sound_begins_nothing_is_taken_out() -> None:
+    seams = opened()
+    seams.steady = 0.1
+    mel = noisy()
+    begins = mel.clone()
+    begins[..., : 3 * STRIDE] = 0.0
+    added = [(seams(one) - one)[..., 3 * STRIDE].detach().abs().mean() for one in (mel, begins)]
+    assert added[1] < 1e-3 * added[0]
+
+
 def test_it_learns_to_take_steps_out_and_leaves_the_grain() -> None:
     torch.manual_seed(0)
-    seams = Seams(SeamsConfig(width=32), STRIDE, BANDS)
+    seams = Seams(SeamsConfig(width=32, steady=1.0), STRIDE, BANDS)
     optimizer = torch.optim.Adam(seams.parameters(), 3e-3)
     for step in range(300):
         real = noisy(step, batch=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from diffsound.config import Config
 
@@ -82,10 +82,13 @@ class SeamsConfig(Config):
     """A small network that takes out the steps between columns: `seams.py`.
 
     width: of its two inner layers. reach: frames on either side of an edge that it may change.
+    steady: mean change of the bands from one column to the next, as a share of the mel's range, at
+        which it does a third of what it does where nothing changes.
     """
 
     width: PositiveInt = 256
     reach: PositiveInt = 4
+    steady: PositiveFloat = 0.05
 
 
 class Conv1dConfig(Config):

@@ -3,7 +3,8 @@
 Every column is coded for itself, so that what one lacks the next may have too much of: levels and
 tones step from column to column, and a steady sound flutters at the columns' rate. A step that the
 codes do not ask for is taken out like the blocks of a video: half of it from either side, falling
-to nothing within a few frames. What is left is the mean over the edge, and all texture.
+to nothing within a few frames. What is left is the mean over the edge, and all texture. Where a
+sound begins or ends nothing is taken out: there a step belongs to it, and covers what does not.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Seams(nn.Module):
     def __init__(self, config: SeamsConfig, stride: int, n_mels: int) -> None:
         super().__init__()
         self.stride = stride
+        self.steady = 2 * config.steady  # mels come in [-1, 1]
         near = _segments(stride)
         distance = (torch.arange(stride) + 0.5) / min(config.reach, stride)
         fall = 0.5 + 0.5 * torch.cos(torch.pi * distance.clamp(max=1.0))
@@ -48,7 +50,9 @@ class Seams(nn.Module):
         seen = torch.cat([before, after], dim=3).transpose(1, 2).flatten(2)  # [B, L' - 1, …]
         x = F.gelu(self.first(seen))
         x = x + F.gelu(self.second(x))
-        excess = self.last(x).transpose(1, 2)[..., None]  # [B, n_mels, L' - 1, 1]
+        change = columns.mean(3).diff(dim=2).abs().mean(1, keepdim=True)  # [B, 1, L' - 1]
+        going_on = torch.exp(-(change / self.steady).square())
+        excess = (self.last(x).transpose(1, 2) * going_on)[..., None]  # [B, n_mels, L' - 1, 1]
         raised = F.pad(excess * self.fall.flip(0), (0, 0, 0, 1))
         lowered = F.pad(excess * self.fall, (0, 0, 1, 0))
         return (columns + raised - lowered).flatten(2)
