@@ -31,7 +31,7 @@ HOURS = {
     "listener": 0.2,
     "listener-2": 0.2,
     "codec": 0.7,
-    "seams": 0.2,
+    "seams": 0.1,
     "vocoder": 1.1,
     "decoder": 2.1,
     "ar": 1.4,
