@@ -38,5 +38,5 @@ class Ema:
                 kept.copy_(parameter)
         if averaged:
             torch._foreach_lerp_(averaged, current, 1.0 - decay)
-        for kept, buffer in zip(self.module.buffers(), module.buffers(), strict=True):
-            kept.copy_(buffer)
+        for own, buffer in zip(self.module.buffers(), module.buffers(), strict=True):
+            own.copy_(buffer)
