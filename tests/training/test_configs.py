@@ -30,6 +30,8 @@ def load(path: Path) -> RunConfig:
     overrides = ["codec=RUN"] if kind in ("decoder", "matcher") else []
     if (path.parent.name, path.stem) == ("small", "codec"):
         overrides = ["loss.perceptual.classifiers=[RUN]"]
+    if path.stem == "seams":
+        overrides = ["init=RUN"]
     return load_config(stage_spec(kind).config, path, overrides)
 
 
@@ -68,6 +70,15 @@ def test_decoders_are_their_presets(name: str, expected: DiffsoundConfig | ARCon
     given = config.decoder.model_dump(include=config.decoder.model_fields_set)
     filled = type(config.decoder).model_validate({**sizes, "text_dim": expected.text_dim, **given})
     assert filled == expected
+
+
+def test_seams_are_of_the_codec_they_are_for() -> None:
+    codec, seams = (load(CONFIGS / "small" / f"{name}.yaml") for name in ("codec", "seams"))
+    assert isinstance(codec, CodecRun)
+    assert isinstance(seams, CodecRun)
+    without = seams.codec.backbone.model_copy(update={"seams": None})
+    assert seams.codec.model_copy(update={"backbone": without}) == codec.codec
+    assert seams.mel == codec.mel
 
 
 def test_codecs_are_their_presets() -> None:
