@@ -86,10 +86,9 @@ class Chain:
     def vocode(self, mels: Tensor) -> Tensor:
         """mel [B, n_mels, L] -> wave [B, L·hop].
 
-        As `decode`, but a vocoder that rounds alike on any number of cores has them all.
+        On one core, as `decode`.
         """
-        alike = getattr(self.stages.vocode, "rounds_alike", False)
-        with torch_threads(torch.get_num_threads() if alike else 1):
+        with torch_threads(1):
             return torch.cat([self.stages.vocode(part).float() for part in self._parts(mels)])
 
     @torch.inference_mode()

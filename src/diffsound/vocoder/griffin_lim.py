@@ -20,11 +20,9 @@ class GriffinLim(nn.Module):
     """Mel [B, n_mels, L] to wave [B, L * hop_length], by the fast variant (Perraudin, 2013).
 
     The first phases are drawn from the config's seed, the same for every item of a batch, so that
-    a mel has one wave: on every device, alone or in company. On a CPU its Fourier transforms round
-    alike on any number of cores; its one matrix product is kept to one of them.
+    a mel has one wave: on every device, alone or in company. On a CPU it keeps to one core: on some
+    processors Fourier transforms round otherwise on several.
     """
-
-    rounds_alike = True  # whatever the number of threads
 
     def __init__(self, config: GriffinLimConfig, mel: MelConfig) -> None:
         super().__init__()
@@ -38,8 +36,7 @@ class GriffinLim(nn.Module):
         # L * hop samples have L + 1 centred frames; the last is a guess.
         with torch_threads(1):
             linear = self.front_end.to_linear(mel)
-        magnitudes = functional.pad(linear, (0, 1), mode="replicate")
-        return self.from_magnitudes(magnitudes)
+            return self.from_magnitudes(functional.pad(linear, (0, 1), mode="replicate"))
 
     @torch.no_grad()
     def from_magnitudes(self, magnitudes: Tensor) -> Tensor:
