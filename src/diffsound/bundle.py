@@ -41,7 +41,7 @@ from diffsound.judges import JudgeKind, describe_judge, judges_in, load_judge
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextEncoder
-from diffsound.vocoder import build_vocoder
+from diffsound.vocoder import Vocoder, build_vocoder
 from diffsound.vocoder.config import VocoderConfig
 from diffsound.weights import fingerprint, load_into, load_weights, save_weights
 
@@ -86,6 +86,7 @@ class GenerationDefaults(Config):
     top_k: int | None = None
     remask: float = 0.0
     best_of: int = Field(default=1, ge=1, le=100)  # more than one needs a matcher
+    chosen_after: float = Field(default=1.0, ge=0.0, le=1.0)
     layered: bool = False  # scenes are mixed of sounds made one by one: layers.py
     level: float | None = Field(default=None, ge=-60.0, le=0.0)  # dB; None: as it is drawn
     backend: Literal["torch", "int8"] = "torch"  # who runs the networks on a CPU: stages.py
@@ -121,7 +122,7 @@ class Bundle:
     config: BundleConfig
     codec: Codec
     decoder: Diffsound | ARDecoder
-    vocoder: nn.Module
+    vocoder: Vocoder
     card: str = ""
     judges: Mapping[JudgeKind, Path] = field(default_factory=dict)
     coverage: Coverage | None = None

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from diffsound.bundle import Bundle
-from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
+from diffsound.decoder.contract import Choice, Known, SamplingSettings, StepCallback
 from diffsound.stages import Stages
 from diffsound.text.features import TextFeatures
 from diffsound.threads import one_core_each, torch_threads
+from diffsound.vocoder.pieces import vocode_pieces
 
 _FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
 
@@ -60,8 +61,12 @@ class Chain:
         avoid: str = "",
         known: Known | None = None,
         on_step: StepCallback | None = None,
+        choice: Choice | None = None,
     ) -> Tensor:
-        """Tokens [B, F', L'] for B texts, each drawn with its own seed, to cover `samples`."""
+        """Tokens [B, F', L'] for B texts, each drawn with its own seed, to cover `samples`.
+
+        choice: only those that it lets go on (see `can_choose_early`).
+        """
         grid = (self.bundle.codec.rows, self.columns(samples))
         negative = None
         if settings.guidance_scale != 1.0:
@@ -71,6 +76,7 @@ class Chain:
             return self.stages.generate(
                 text, grid, generators, settings,
                 negative=negative, known=known, callback=on_step, together=settings.best_of,
+                choice=choice,
             )  # fmt: skip
 
     @torch.inference_mode()
@@ -82,14 +88,39 @@ class Chain:
         parts = one_core_each(self.stages.decode, self._parts(tokens))
         return torch.cat(parts).clamp(0.0, 1.0).float()
 
+    @property
+    def can_choose_early(self) -> bool:
+        """Whether takes can be compared before they are finished: coarse rows come first, and can
+        be heard without the others."""
+        return self.bundle.decoder.chooses_early and self.bundle.codec.sketches
+
     @torch.inference_mode()
-    def vocode(self, mels: Tensor) -> Tensor:
-        """mel [B, n_mels, L] -> wave [B, L·hop].
+    def sketch(self, tokens: Tensor) -> Tensor:
+        """The first rows of tokens, [B, k, L'] -> a rough mel [B, n_mels, L] in [0, 1].
 
         On one core, as `decode`.
         """
         with torch_threads(1):
-            return torch.cat([self.stages.vocode(part).float() for part in self._parts(mels)])
+            parts = [self.bundle.codec.sketch(part) for part in self._parts(tokens)]
+        return torch.cat(parts).clamp(0.0, 1.0).float()
+
+    @torch.inference_mode()
+    def vocode(self, mels: Tensor) -> Tensor:
+        """mel [B, n_mels, L] -> wave [B, L·hop].
+
+        On a CPU item by item, as `decode`; a long one in pieces, where the vocoder can.
+        """
+        reach = self.bundle.vocoder.reach
+        if reach is None or self.device.type != "cpu":
+            with torch_threads(1):
+                return torch.cat([self.stages.vocode(part).float() for part in self._parts(mels)])
+
+        def each(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+            return one_core_each(self.stages.vocode, parts)
+
+        hop = self.bundle.config.codec.mel.hop_length
+        waves = [vocode_pieces(mel, reach, hop, each) for mel in self._parts(mels)]
+        return torch.cat(waves).float()
 
     @torch.inference_mode()
     def mel(self, wave: Tensor) -> Tensor:

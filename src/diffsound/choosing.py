@@ -27,13 +27,15 @@ RANKERS = ("matcher", "captioner")  # the judges that can choose, the better one
 _SILENT = 0.4
 
 
-def best_takes(fits: Tensor, mels: Tensor) -> Tensor:
-    """Of every row of fits [jobs, takes] the place of the greatest, [jobs].
+def best_takes(fits: Sequence[float], mels: Tensor, takes: int) -> Tensor:
+    """Of every `takes` sounds in a row the place of the one that fits best: int64 [B / takes].
 
-    A silent take loses to any other, whatever the matcher makes of it. mels: [jobs, takes, …].
+    A silent take loses to any other, whatever the matcher makes of it. mels: [B, …].
     """
-    silent = mels.flatten(2).amax(dim=2).to(fits.device) < _SILENT
-    return (fits - 4.0 * silent).argmax(dim=1)  # cosines differ by 2 at most
+    silent = mels.flatten(1).amax(dim=1).cpu() < _SILENT
+    worth = torch.tensor(fits) - 4.0 * silent  # cosines differ by 2 at most
+    places = worth.unflatten(0, (-1, takes)).argmax(dim=1)
+    return places + takes * torch.arange(len(places))
 
 
 class MatcherRanker:

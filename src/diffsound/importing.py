@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from diffsound.audio.mel import MelConfig
 from diffsound.bundle import (
@@ -34,7 +33,7 @@ from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.importing import ar_from_published, diffsound_from_published
 from diffsound.errors import BundleError
 from diffsound.text.config import TextEncoderConfig
-from diffsound.vocoder import build_vocoder
+from diffsound.vocoder import Vocoder, build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig, VocoderConfig
 from diffsound.vocoder.importing import melgan_from_published
 from diffsound.weights import load_into
@@ -138,7 +137,7 @@ def _decoder(
     return model, GenerationDefaults(**{name: getattr(settings, name) for name in names})
 
 
-def _vocoder(path: str | Path | None, mel: MelConfig) -> tuple[VocoderConfig, nn.Module]:
+def _vocoder(path: str | Path | None, mel: MelConfig) -> tuple[VocoderConfig, Vocoder]:
     if path is None:
         config: VocoderConfig = GriffinLimConfig()
         return config, build_vocoder(config, mel)

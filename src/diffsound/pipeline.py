@@ -24,7 +24,7 @@ from diffsound.chain import Chain
 from diffsound.choosing import CaptionerRanker, MatcherRanker, best_takes
 from diffsound.data.augment import PEAK
 from diffsound.data.scene_effects import gain_to
-from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
+from diffsound.decoder.contract import Choice, Known, SamplingSettings, StepCallback
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
 from diffsound.jobs import MAX_CANDIDATES, Job, make_jobs, take_seed
@@ -419,24 +419,34 @@ class TextToSound:
         on_step: StepCallback,
     ) -> Drawn:
         """For every job the best of `best_of` takes, which are drawn together."""
-        takes = order.settings.best_of
+        settings = order.settings
+        takes = settings.best_of
         seeds = [take_seed(job.seed, take) for job in jobs for take in range(takes)]
+        texts, matcher = text.repeat(takes), self.matcher
+        early = takes > 1 and settings.chosen_after < 1 and self.chain.can_choose_early
 
         def on_take(done: int, total: int, tokens: Tensor) -> None:
-            on_step(done, total, tokens[::takes])
+            on_step(done, total, tokens[:: len(tokens) // len(jobs)])
+
+        def best(tokens: Tensor) -> Tensor:
+            assert matcher is not None  # sampling_settings refuses best_of without one
+            mels = self.chain.sketch(tokens)
+            return best_takes(matcher.fit(texts, mels), mels, takes)
 
         tokens = self.chain.draw(
-            text.repeat(takes), seeds, order.samples, order.settings,
+            texts, seeds, order.samples, settings,
             avoid=order.avoid, known=order.known(len(seeds)), on_step=on_take,
+            choice=Choice(takes, settings.chosen_after, best) if early else None,
         )  # fmt: skip
         mels = self.chain.decode(tokens)
         if takes == 1:
             return Drawn(tokens, mels, [None] * len(jobs))
-        assert self.matcher is not None  # sampling_settings refuses best_of without one
-        fits = torch.tensor(self.matcher.fit(text.repeat(takes), mels)).unflatten(0, (-1, takes))
-        chosen = best_takes(fits, mels.unflatten(0, (-1, takes)))
-        best = chosen + takes * torch.arange(len(jobs))
-        return Drawn(tokens[best], mels[best], fits.flatten()[best].tolist())
+        assert matcher is not None
+        if early:
+            return Drawn(tokens, mels, matcher.fit(text, mels))
+        fits = matcher.fit(texts, mels)
+        chosen = best_takes(fits, mels, takes)
+        return Drawn(tokens[chosen], mels[chosen], [fits[place] for place in chosen.tolist()])
 
     def _coverage(self, text: TextFeatures) -> Sequence[dict[str, Any] | None]:
         """What the model knows of each prompt; None where the bundle cannot tell."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import yaml
@@ -250,6 +252,41 @@ def test_a_mel_of_the_wrong_shape_is_refused(mel: torch.Tensor, said: str) -> No
 def test_tokens_that_are_none_are_refused(tokens: torch.Tensor, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make(SMALL_1D, "product").decode(tokens)
+
+
+@BACKBONES
+@torch.inference_mode()
+def test_a_sketch_is_the_codes_that_are_there(backbone: Conv1dConfig | Conv2dConfig) -> None:
+    codec = make(backbone, "residual").eval()
+    tokens = torch.randint(16, (2, 3, 5), generator=torch.Generator().manual_seed(0))
+    for rows in (1, 2, 3):
+        # The obvious form: the codes of the other rows taken to be zero.
+        zeroed = copy.deepcopy(codec)
+        for stage in zeroed.quantizer.books()[rows:]:
+            stage.codes.zero_()
+        expected = zeroed.decode(tokens)
+        torch.testing.assert_close(codec.sketch(tokens[:, :rows]), expected)
+
+
+@torch.inference_mode()
+def test_a_linear_decoders_sketch_is_its_linear_part() -> None:
+    linear = SMALL_1D.model_copy(update={"linear": True})
+    codec = make(linear, "residual").eval()
+    nn.init.normal_(codec.decoder.head.weight)  # begins with zeros
+    tokens = torch.randint(16, (1, 3, 5), generator=torch.Generator().manual_seed(0))
+    codes = sum(codec.quantizer.books()[row].codes[0][tokens[:, row]] for row in range(2))
+    latent = codec.post_quant_conv(codes.transpose(1, 2)[:, :, None])[:, :, 0]
+    expected = (codec.decoder.patches(latent) + 1) / 2
+    torch.testing.assert_close(codec.sketch(tokens[:, :2]), expected)
+    assert not torch.allclose(codec.sketch(tokens), codec.decode(tokens))
+
+
+@pytest.mark.parametrize(("layout", "rows"), [("residual", 0), ("residual", 4), ("product", 2)])
+def test_sketches_that_cannot_be_made_are_refused(layout: str, rows: int) -> None:
+    codec = make(SMALL_1D, layout)
+    assert codec.sketches == (layout == "residual")
+    with pytest.raises(InputError, match="a sketch needs the first 1 to 3 rows"):
+        codec.sketch(torch.zeros(1, rows, 2, dtype=torch.long))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,8 @@ from cli_support import diffsound as command_line
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.bundle import Bundle, describe, verify
 from diffsound.choosing import best_takes
+from diffsound.codec.config import CodecConfig
+from diffsound.decoder.config import LossConfig, ScheduleConfig
 from diffsound.errors import BundleError, InputError
 from diffsound.evaluation.classifier import load_classifier
 from diffsound.evaluation.matcher import Matcher, MatcherConfig, load_matcher, matching_loss
@@ -21,6 +24,7 @@ from diffsound.evaluation.resnet import ResNetConfig
 from diffsound.jobs import take_seed
 from diffsound.pipeline import TextToSound
 from diffsound.training.export import write_export
+from support import make_bundle, tiny_diffsound, with_defaults
 
 BACKBONE = ResNetConfig(
     stem=4, widths=(8, 12), depths=(1, 1), strides=((2, 2), (2, 2)), feature_dim=12, dropout=0.0
@@ -72,6 +76,23 @@ def test_loss_is_the_mean_over_truths_in_both_directions() -> None:
     assert float(matching_loss(logits, same)) == pytest.approx(slow, rel=1e-5)
 
 
+def test_further_texts_are_wrong_answers_and_unclear_ones_none() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, dtype=torch.float64)
+    same = torch.eye(3, 5, dtype=torch.bool)
+    same[0, 4] = True
+    unclear = torch.zeros(3, 5, dtype=torch.bool)
+    unclear[1, 3] = True
+    slow = 0.0
+    for row, right, left_out in zip(logits, same, unclear, strict=True):
+        chances = row.exp() / row.exp()[~left_out].sum()
+        slow -= float(chances[right].log().mean()) / 3 / 2
+    for column, right in zip(logits.T[:3], same.T[:3], strict=True):  # the others have no sound
+        chances = column.exp() / column.exp().sum()
+        slow -= float(chances[right].log().mean()) / 3 / 2
+    assert float(matching_loss(logits, same, unclear)) == pytest.approx(slow, rel=1e-5)
+
+
 def test_vectors_have_unit_length_and_any_length_of_mel_is_heard(tiny_bundle: Bundle) -> None:
     matcher = make_matcher(tiny_bundle)
     bands = tiny_bundle.config.codec.mel.n_mels
@@ -102,11 +123,11 @@ def test_best_of_is_the_best_of_its_takes(pipeline: TextToSound, choosy: Path) -
 
 
 def test_a_silent_take_loses_to_any_other() -> None:
-    fits = torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.8, 0.5], [0.1, 0.4, 0.2]])
-    mels = torch.full((3, 3, 4, 5), 0.1)
-    mels[0, 1:, 2, 3] = 0.6  # the first text's best fit is silent
-    mels[1, :, 0, 0] = 0.5  # nothing of the second's is; all of the third's are
-    assert best_takes(fits, mels).tolist() == [2, 1, 1]
+    fits = [0.9, 0.1, 0.2, 0.3, 0.8, 0.5, 0.1, 0.4, 0.2]
+    mels = torch.full((9, 4, 5), 0.1)
+    mels[1:3, 2, 3] = 0.6  # the first text's best fit is silent
+    mels[3:6, 0, 0] = 0.5  # nothing of the second's is; all of the third's are
+    assert best_takes(fits, mels, takes=3).tolist() == [2, 4, 7]
 
 
 def test_company_does_not_change_the_choice(pipeline: TextToSound) -> None:
@@ -120,6 +141,69 @@ def test_company_does_not_change_the_choice(pipeline: TextToSound) -> None:
     for a, b in zip(together, alone, strict=True):
         assert (a.wave == b.wave).all()
         assert a.score == b.score
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory) -> TextToSound:
+    """A bundle that draws coarse rows first, with a matcher, which chooses on the way."""
+    codec = CodecConfig.tiny()
+    quantizer = codec.quantizer.model_copy(update={"layout": "residual", "code_dim": 8})
+    codec = codec.model_copy(update={"quantizer": quantizer})
+    shares = tuple(range(codec.rows + 1, 1, -1))
+    decoder = tiny_diffsound(codec).model_copy(
+        update={
+            "schedule": ScheduleConfig(transition="mask", row_shares=shares),
+            "loss": LossConfig(variant="simplified"),
+        }
+    )
+    bundle = with_defaults(make_bundle(decoder, codec), num_inference_steps=8, chosen_after=0.5)
+    run = write_run(make_matcher(bundle), tmp_path_factory.mktemp("early"))
+    return TextToSound(replace(bundle, judges={"matcher": run}))
+
+
+def test_the_best_take_is_chosen_on_the_way(early: TextToSound) -> None:
+    assert early.chain.can_choose_early
+    (sound,) = early("a loud dog", duration=1, seed=5, best_of=4)
+    takes = [early("a loud dog", duration=1, seed=take_seed(5, take))[0] for take in range(4)]
+    text = early.chain.encode_text(["a loud dog"])
+    rows = sum(np.cumsum((5, 4, 3, 2)) <= 7)  # of 14 shares
+    sketches = torch.cat(
+        [early.chain.sketch(torch.from_numpy(take.tokens)[None, :rows]) for take in takes]
+    )
+    assert early.matcher is not None
+    fits = early.matcher.fit(text.repeat(4), sketches)
+    best = takes[max(range(4), key=fits.__getitem__)]
+    assert len({round(fit, 6) for fit in fits}) > 1  # there was something to choose
+    assert (sound.tokens == best.tokens).all()
+    # The score is the finished sound's.
+    (final,) = early.matcher.fit(text, torch.from_numpy(best.mel)[None])
+    assert sound.score == pytest.approx(final, abs=1e-5)
+    assert sound.settings["chosen_after"] == 0.5
+
+
+def test_company_does_not_change_an_early_choice(early: TextToSound) -> None:
+    prompts = ["a dog", "rain falls on a roof of tin"]
+    shares: list[float] = []
+    together = early(
+        prompts, duration=1, num_candidates=2, seed=3, best_of=3,
+        callback=lambda share, tokens: shares.append(share),
+    )  # fmt: skip
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    for number, sound in enumerate(together):
+        prompt, candidate = prompts[number // 2], number % 2
+        (alone,) = early(prompt, duration=1, seed=3 + candidate, best_of=3)
+        assert (sound.wave == alone.wave).all()
+        assert sound.score == alone.score
+
+
+def test_who_cannot_choose_on_the_way_chooses_at_the_end(pipeline: TextToSound) -> None:
+    assert not pipeline.chain.can_choose_early
+    (early,) = pipeline("a dog", duration=1, seed=2, best_of=3, chosen_after=0.3)
+    (late,) = pipeline("a dog", duration=1, seed=2, best_of=3)
+    assert (early.wave == late.wave).all()
+    with pytest.raises(InputError, match="chosen_after must lie in"):
+        pipeline("a dog", chosen_after=-0.1)
 
 
 def test_the_first_take_is_the_sounds_own() -> None:

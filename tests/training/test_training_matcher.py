@@ -15,7 +15,7 @@ from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
 from diffsound.training.frozen import load_codec
 from diffsound.training.logs import read_log
-from diffsound.training.matcher import MatcherRun, MatcherStage
+from diffsound.training.matcher import MatcherRun, MatcherStage, TextPool, _equal
 from diffsound.training.runs import train
 from diffsound.training.sets import Process
 
@@ -27,6 +27,18 @@ def ears(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A codec that has learned enough to tell a tone from noise."""
     run = tmp_path_factory.mktemp("codec") / "run"
     settings = ["train.tensorboard=false", "train.max_steps=60"]
+    train("codec", TINY / "codec.yaml", prepared, run, settings, quiet=True)
+    return run
+
+
+@pytest.fixture(scope="module")
+def residual(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A codec whose rows are stages of one description."""
+    run = tmp_path_factory.mktemp("residual") / "run"
+    settings = [
+        "train.tensorboard=false", "train.max_steps=60",
+        "codec.quantizer={layout: residual, rows: 3, codebook_size: 16, code_dim: 8}",
+    ]  # fmt: skip
     train("codec", TINY / "codec.yaml", prepared, run, settings, quiet=True)
     return run
 
@@ -64,12 +76,68 @@ def test_clips_of_one_class_are_no_wrong_answers(prepared: Path, ears: Path) -> 
     data = PreparedData.open(prepared)
     stage = MatcherStage(config.completed(data), data, Process())
     batch = next(stage.loader.batches(0))
-    same = stage._same(batch)
     names = [stage.classes[key] for key in batch["id"]]
+    same = _equal(names, [*names, "other"])
     for i, one in enumerate(names):
-        for j, other in enumerate(names):
+        for j, other in enumerate([*names, "other"]):
             assert bool(same[i, j]) == (one == other)
     assert not torch.equal(stage.matcher.mean, torch.full_like(stage.matcher.mean, 0.5))
+
+
+def test_it_learns_from_sketches_and_further_texts(
+    prepared: Path, residual: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    settings = [
+        "train.tensorboard=false", f"codec={residual}", "train.max_steps=60",
+        "sketches={share: 0.5, rows: [1, 2]}", "further_texts=12",
+    ]  # fmt: skip
+    assert train("matcher", TINY / "matcher.yaml", prepared, run, settings, quiet=True)
+    last = [row for row in read_log(run) if row["kind"] == "valid"][-1]
+    assert last["pairs"] == last["pairs_1"] == last["pairs_2"] == 1.0
+    config = load_config(MatcherRun, run / "config.yaml")
+    data = PreparedData.open(prepared)
+    stage = MatcherStage(config, data, Process())
+    generator = torch.Generator().manual_seed(0)
+    drawn = [stage._rows(generator) for _ in range(200)]
+    assert set(drawn) == {None, 1, 2}
+    batch = next(stage.loader.batches(0))
+    rough = stage._mels(batch, 1)
+    assert rough.shape == stage._mels(batch).shape
+    assert torch.equal(rough, stage.codec.sketch(batch["tokens"][:, :1]).clamp(0, 1))
+
+
+def test_texts_are_drawn_class_by_class(prepared: Path, ears: Path) -> None:
+    config = load_config(MatcherRun, TINY / "matcher.yaml", [f"codec={ears}", "further_texts=9"])
+    data = PreparedData.open(prepared)
+    stage = MatcherStage(config.completed(data), data, Process())
+    assert isinstance(stage.texts, TextPool)
+    pooled, names = stage.texts.draw(400, torch.Generator().manual_seed(0))
+    assert pooled.shape == (400, stage.config.text_dim)
+    assert set(names) == set(stage.texts.names)
+    for name in stage.texts.names:  # each class alike, however many clips it has
+        assert abs(names.count(name) / 400 - 1 / len(stage.texts.names)) < 0.1
+    known = torch.cat(stage.texts.texts)
+    assert all(bool((known == text).all(1).any()) for text in pooled)
+
+
+def test_texts_near_a_sounds_own_count_neither_way(prepared: Path, ears: Path) -> None:
+    config = load_config(MatcherRun, TINY / "matcher.yaml", [f"codec={ears}", "further_texts=2"])
+    data = PreparedData.open(prepared)
+    stage = MatcherStage(config.completed(data), data, Process())
+    own = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    further = torch.tensor([[2.0, 0.1], [1.0, 1.0]])  # nearly the first one's; between both
+    unclear = stage._unclear(torch.cat([own, further]), 2)
+    assert unclear is not None
+    assert unclear.tolist() == [[False, False, True, False], [False, False, False, False]]
+
+
+def test_sketches_need_residual_tokens(prepared: Path, ears: Path) -> None:
+    data = PreparedData.open(prepared)
+    settings = [f"codec={ears}", "sketches={share: 0.5, rows: [1]}"]
+    config = load_config(MatcherRun, TINY / "matcher.yaml", settings).completed(data)
+    with pytest.raises(ConfigError, match="tokens are residual"):
+        MatcherStage(config, data, Process())
 
 
 def test_it_needs_a_codec() -> None:

@@ -112,6 +112,32 @@ class Codec(nn.Module):
             raise InputError(
                 f"tokens must be [batch, {self.rows}, columns ≥ 1], not {list(tokens.shape)}"
             )
+        return self._decode(self.quantizer.lookup(self._checked(tokens)))
+
+    def sketch(self, tokens: Tensor) -> Tensor:
+        """The first rows of tokens, [B, k, L'] → a rough mel [B, n_mels, L' · time_stride].
+
+        For a judge who is to compare what is not finished: the sum of the codes that are there,
+        through the linear part of the decoder alone where it has one. A small part of what
+        `decode` costs.
+        """
+        if not 1 <= tokens.shape[1] <= self.rows or not self.sketches:
+            raise InputError(
+                f"a sketch needs the first 1 to {self.rows} rows of residual tokens, "
+                f"not {list(tokens.shape)} of a '{self.config.quantizer.layout}' codec"
+            )
+        codes = self.quantizer.lookup(self._checked(tokens))
+        decoder = self.decoder
+        if isinstance(decoder, Conv1dDecoder) and decoder.patches is not None:
+            return (decoder.linear(self._latent(codes)) + 1) / 2
+        return self._decode(codes)
+
+    @property
+    def sketches(self) -> bool:
+        """Whether the first rows of tokens mean something without the others."""
+        return self.config.quantizer.layout == "residual"
+
+    def _checked(self, tokens: Tensor) -> Tensor:
         tokens = tokens.long()
         # A graph that is being exported cannot look at values.
         if not torch.compiler.is_compiling() and tokens.numel():
@@ -120,7 +146,7 @@ class Codec(nn.Module):
                 raise InputError(
                     f"tokens must lie in 0..{self.codebook_size - 1}, not {low}..{high}"
                 )
-        return self._decode(self.quantizer.lookup(tokens))
+        return tokens
 
     def forward(
         self, mel: Tensor, generator: torch.Generator | None = None, jitter: float = 0.0
@@ -173,8 +199,12 @@ class Codec(nn.Module):
 
     def _decode(self, codes: Tensor) -> Tensor:
         """codes [B, P, d, L'] → mel [B, n_mels, L' · time_stride]."""
+        return (self.decoder(self._latent(codes)) + 1) / 2
+
+    def _latent(self, codes: Tensor) -> Tensor:
+        """codes [B, P, d, L'] → what the decoder takes, [B, C, F'', L']."""
         codes = codes.flatten(1, 2)[:, :, None] if self.by_column else codes.transpose(1, 2)
-        latent = self.post_quant_conv(codes)
+        latent: Tensor = self.post_quant_conv(codes)
         if self.by_column:
             latent = latent[:, :, 0].unflatten(1, (self.config.latent_rows, -1)).transpose(1, 2)
-        return (self.decoder(latent) + 1) / 2
+        return latent

@@ -101,11 +101,16 @@ class Conv1dDecoder(nn.Module):
         """The weight at which VQGAN balances the adversarial gradient."""
         return self.head.weight if self.texture is None else self.texture.last.weight
 
+    def linear(self, latent: Tensor) -> Tensor:
+        """What one linear map per column makes of the latent; for a config with `linear`."""
+        assert self.patches is not None
+        return self.patches(latent[:, :, 0])
+
     def forward(self, latent: Tensor) -> Tensor:
         hidden = self.layers(latent[:, :, 0])
         mel: Tensor = self.head(hidden)
         if self.patches is not None:
-            mel = mel + self.patches(latent[:, :, 0])
+            mel = mel + self.linear(latent)
         if self.texture is not None:
             mel = mel + self.texture(mel, hidden)
         return mel if self.seams is None else self.seams(mel)

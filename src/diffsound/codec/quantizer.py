@@ -127,12 +127,15 @@ class ResidualQuantizer(nn.Module):
         return Quantized(_straight_through(latent, codes), tokens, distance, distance)
 
     def lookup(self, tokens: Tensor) -> Tensor:
-        """Tokens [B, stages, L'] → the sum of their codes [B, 1, d, L']."""
-        batch, _, columns = tokens.shape
+        """Tokens [B, stages, L'] → the sum of their codes [B, 1, d, L'].
+
+        Those of the first stages only, [B, k, L'], have a sum too: a coarser one.
+        """
+        batch, stages, columns = tokens.shape
         codes = torch.stack(
             [
                 stage.lookup(tokens[:, index].reshape(1, -1))
-                for index, stage in enumerate(self.books())
+                for index, stage in enumerate(self.books()[:stages])
             ]
         ).sum(0)
         return codes.view(batch, columns, -1).transpose(1, 2)[:, None]

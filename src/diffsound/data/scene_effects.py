@@ -89,7 +89,8 @@ def distant(
     sound's. Attenuation is the mixer's, which sets all levels.
     """
     out = len(wave) + tail
-    size = 1 << (2 * out - 1).bit_length()
+    # The low-pass has died away within 10 ms, before it comes round to the other end.
+    size = 1 << (out + rate // 20).bit_length()
     frequency = np.fft.rfftfreq(size, 1 / rate)
     low_pass = 1.0 / np.sqrt(1.0 + (frequency / cutoff) ** 4)
     direct = np.fft.rfft(wave, size) * low_pass

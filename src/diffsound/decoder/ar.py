@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from diffsound.decoder.causal import CausalTransformer, LayerCache, causal_mask
 from diffsound.decoder.config import ARConfig
-from diffsound.decoder.contract import DecoderLoss, Known, SamplingSettings, StepCallback
+from diffsound.decoder.contract import Choice, DecoderLoss, Known, SamplingSettings, StepCallback
 from diffsound.decoder.diffusion.filtering import filter_logits, guide
 from diffsound.decoder.diffusion.noise import draw_categorical, uniforms
 from diffsound.decoder.request import check_request, split_items
@@ -31,6 +31,10 @@ class ARDecoder(nn.Module):
         self.codebook_size = config.codebook_size
         self.text_dim = config.text_dim
         self.transformer = CausalTransformer(config)
+
+    @property
+    def chooses_early(self) -> bool:
+        return False
 
     def forward(self, tokens: Tensor, text: TextFeatures) -> Tensor:
         """Teacher-forced logits [B, F', L', K] of tokens [B, F', L']."""
@@ -63,6 +67,7 @@ class ARDecoder(nn.Module):
         known: Known | None = None,
         callback: StepCallback | None = None,
         together: int = 1,
+        choice: Choice | None = None,
         use_cache: bool = True,
     ) -> Tensor:
         """Draw tokens [B, F', L']; see the contract.
@@ -81,6 +86,8 @@ class ARDecoder(nn.Module):
             negative=negative,
             known=known,
         )
+        if choice is not None:
+            raise InputError("the AR decoder has nothing to compare before its takes are finished")
         _check_settings(settings, known)
         was_training = self.training
         self.eval()

@@ -32,6 +32,9 @@ class SamplingSettings:
         (section VIII-D); the pipeline does that, a decoder draws what it is told to.
     layered: a sentence of several sounds becomes a scene of sounds made one by one: layers.py.
         The pipeline does that too.
+    chosen_after: share of the chain, from its start at T, after which the best of them is chosen
+        and goes on alone; where rows are drawn in turn, what comes later only refines. 1 compares
+        finished sounds, and so does a decoder or codec with nothing to compare before.
     level: every sound is brought within 6 dB of this RMS level, in dB of full scale, of the parts
         that sound, as far as its peaks allow (None leaves it as it is drawn). And that.
     """
@@ -46,6 +49,7 @@ class SamplingSettings:
     top_k: int | None = None
     remask: float = 0.0
     best_of: int = 1
+    chosen_after: float = 1.0
     layered: bool = False
     level: float | None = None
 
@@ -63,6 +67,20 @@ class Known:
     tokens: Tensor
     keep: Tensor
     start_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of the takes of a text are worth finishing.
+
+    takes: so many items in a row are takes of one text; one of them goes on.
+    share: of the chain, from its start at T, after which they are compared.
+    best: the rows that are drawn by then, [B, k, L'] -> which items go on, int64 [B / takes].
+    """
+
+    takes: int
+    share: float
+    best: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -86,6 +104,11 @@ class TokenDecoder(Protocol):
     codebook_size: int
     text_dim: int
 
+    @property
+    def chooses_early(self) -> bool:
+        """Whether a `Choice` can be made: coarse rows are finished before fine ones begin."""
+        ...
+
     def loss(
         self, tokens: Tensor, text: TextFeatures, generator: torch.Generator | None = None
     ) -> DecoderLoss:
@@ -103,12 +126,15 @@ class TokenDecoder(Protocol):
         known: Known | None = None,
         callback: StepCallback | None = None,
         together: int = 1,
+        choice: Choice | None = None,
     ) -> Tensor:
-        """Draw tokens [B, F', L']; one CPU generator per item.
+        """Draw tokens [B, F', L'], or [B / takes, F', L'] of those chosen on the way; one CPU
+        generator per item.
 
         An item's tokens depend on its own text and generator only, never on its neighbours in
         the batch, but for the `together` items in a row that one caller always asks for at once:
         those may run as one, which is cheaper. `negative` is what guidance moves away from (the
         encoded empty text when the user gave none); it is needed when guidance_scale != 1.
+        `choice` is for decoders that draw rows in turn (`chooses_early`); others refuse it.
         """
         ...

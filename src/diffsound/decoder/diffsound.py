@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.contract import DecoderLoss, Known, SamplingSettings, StepCallback
+from diffsound.decoder.contract import Choice, DecoderLoss, Known, SamplingSettings, StepCallback
 from diffsound.decoder.diffusion.forward import sample_xt
 from diffsound.decoder.diffusion.importance import ImportanceSampler
 from diffsound.decoder.diffusion.loss import diffusion_loss, rows_loss, simplified_loss
@@ -43,6 +43,10 @@ class Diffsound(nn.Module):
             self.windows = row_windows(config)
         self.transformer = DenoisingTransformer(config)
         self.times = ImportanceSampler(config.timesteps) if config.loss.importance else None
+
+    @property
+    def chooses_early(self) -> bool:
+        return self.config.schedule.row_shares is not None
 
     def forward(self, tokens: Tensor, t: Tensor, text: TextFeatures) -> Tensor:
         """Logits of x0 [B, F', L', K] from x_t [B, F', L'] at times t [B]."""
@@ -130,8 +134,9 @@ class Diffsound(nn.Module):
         known: Known | None = None,
         callback: StepCallback | None = None,
         together: int = 1,
+        choice: Choice | None = None,
     ) -> Tensor:
-        """Draw tokens [B, F', L']; see the contract."""
+        """Draw tokens [B, F', L'], or those of the takes chosen; see the contract."""
         check_request(
             rows=self.rows,
             codebook_size=self.codebook_size,
@@ -143,7 +148,7 @@ class Diffsound(nn.Module):
             negative=negative,
             known=known,
         )
-        check_sampling(self.config, settings, known)
+        check_sampling(self.config, settings, known, choice)
         was_training = self.training
         self.eval()
         try:
@@ -164,6 +169,7 @@ class Diffsound(nn.Module):
                 settings,
                 known,
                 callback,
+                choice,
             )
         finally:
             self.train(was_training)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -64,7 +64,8 @@ def split_items(
     trim: False keeps the padding, for a decoder that attends to it.
     """
     if device.type == "cpu":
-        parts = [slice(item, item + together) for item in range(0, len(text), together)]
+        starts = range(0, len(text), together)
+        parts = [slice(start, min(start + together, len(text))) for start in starts]
     else:
         parts = [slice(0, len(text))]
     texts = []
@@ -74,6 +75,24 @@ def split_items(
             batches = [_trim(batch) for batch in batches]
         texts.append(TextFeatures.cat(batches).to(device))
     return list(zip(parts, texts, strict=True))
+
+
+def kept_parts(
+    parts: Sequence[slice], kept: Sequence[int], paired: bool
+) -> Iterator[tuple[int, slice, list[int]]]:
+    """What is left of `split_items` when only the items `kept` (rising) go on.
+
+    For every part with one of them: its place among the parts, its items among those kept, and
+    which of its texts they have; with `paired` every text's negative is as many places after it as
+    the part has items.
+    """
+    start = 0
+    for place, part in enumerate(parts):
+        mine = [item - part.start for item in kept if part.start <= item < part.stop]
+        if mine:
+            negatives = [part.stop - part.start + item for item in mine] if paired else []
+            yield place, slice(start, start + len(mine)), mine + negatives
+            start += len(mine)
 
 
 def _trim(text: TextFeatures) -> TextFeatures:
@@ -101,6 +120,8 @@ def _check_drawing(settings: SamplingSettings) -> None:
         raise InputError(f"temperature must be 0 or more, not {settings.temperature}")
     if not 0 < settings.truncation <= 1:
         raise InputError(f"truncation must be above 0 and at most 1, not {settings.truncation}")
+    if not 0 <= settings.chosen_after <= 1:
+        raise InputError(f"chosen_after must lie in 0..1, not {settings.chosen_after}")
     if settings.top_k is not None and settings.top_k < 1:
         raise InputError(f"top_k must be at least 1, not {settings.top_k}")
     if not 0 <= settings.remask < 1:

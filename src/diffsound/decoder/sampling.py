@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_args
 
@@ -9,14 +10,20 @@ import torch
 from torch import Tensor
 
 from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.contract import Known, SamplerName, SamplingSettings, StepCallback
+from diffsound.decoder.contract import (
+    Choice,
+    Known,
+    SamplerName,
+    SamplingSettings,
+    StepCallback,
+)
 from diffsound.decoder.diffusion import samplers
 from diffsound.decoder.diffusion.filtering import guide
 from diffsound.decoder.diffusion.forward import sample_stationary, sample_xt
 from diffsound.decoder.diffusion.official import official_timesteps
 from diffsound.decoder.diffusion.rows import row_times
 from diffsound.decoder.diffusion.schedule import Schedule, Time
-from diffsound.decoder.request import split_items
+from diffsound.decoder.request import kept_parts, split_items
 from diffsound.decoder.transformer import DenoisingTransformer
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
@@ -80,6 +87,19 @@ class Predictor:
                     if context.pooled is not None
                 ]
 
+    def only(self, kept: Sequence[int]) -> Predictor:
+        """The same for some of the items alone, of every part at least one."""
+        chosen = copy.copy(self)
+        chosen.parts, chosen.modulations = [], []
+        parts = [items for items, _ in self.parts]
+        for place, items, texts in kept_parts(parts, kept, self.guided):
+            chosen.parts.append((items, self.parts[place][1][texts]))
+            # Scales that are the same for every text have one entry for all of them.
+            scales = self.modulations[place]
+            shared = self.transformer.pooled is None
+            chosen.modulations.append(scales if shared else tuple(m[:, texts] for m in scales))
+        return chosen
+
     def __call__(self, tokens: Tensor, t: int, rows: Tensor | None = None) -> Tensor:
         """tokens [B, F', L'] at time t -> logits [B, F', L', K], or of some rows [n] only."""
         place, guided = self.places[t], self.guided_at(t)
@@ -93,15 +113,20 @@ class Predictor:
                 out = guide(toward, away, self.guidance_scale)
             else:
                 scales = tuple(m[: len(part)] for m in scales)
-                out = self.transformer(part, scales, context.first(len(part)), rows)
+                out = self.transformer(part, scales, context[: len(part)], rows)
             logits.append(out)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
 
 def check_sampling(
-    config: DiffsoundConfig, settings: SamplingSettings, known: Known | None
+    config: DiffsoundConfig,
+    settings: SamplingSettings,
+    known: Known | None,
+    choice: Choice | None = None,
 ) -> None:
     """Refuse what Diffsound's samplers cannot do, in one line."""
+    if choice is not None and config.schedule.row_shares is None:
+        raise InputError("takes can be compared on the way only where rows are drawn in turn")
     names, steps = get_args(SamplerName), config.timesteps
     if settings.sampler not in names:
         raise InputError(f"unknown sampler '{settings.sampler}'; choose one of {', '.join(names)}")
@@ -144,6 +169,7 @@ def sample(
     settings: SamplingSettings,
     known: Known | None,
     callback: StepCallback | None,
+    choice: Choice | None = None,
 ) -> Tensor:
     """Run the chosen sampler for tokens of `shape` [B, F', L'].
 
@@ -186,7 +212,41 @@ def sample(
     predict.prepare(chain[:-1])
     if windows is not None:
         shared["cell_times"] = cell_times
-    return samplers.ancestral(predict, schedule, start, chain, generators, **shared)
+    if choice is None:
+        return samplers.ancestral(predict, schedule, start, chain, generators, **shared)
+
+    cut, rows = _comparison(chain, choice.share, schedule.steps, cell_times)
+    shared["callback"] = _counting(callback, 0, len(chain) - 1)
+    begun = samplers.ancestral(predict, schedule, start, chain[: cut + 1], generators, **shared)
+    kept = choice.best(begun[:, :rows])
+    if cut + 1 == len(chain):
+        return begun[kept]
+    shared |= {name: shared[name][kept] for name in ("known", "keep") if name in shared}
+    shared["callback"] = _counting(callback, cut, len(chain) - 1)
+    going_on = [generators[item] for item in kept.tolist()]
+    return samplers.ancestral(
+        predict.only(kept.tolist()), schedule, begun[kept], chain[cut:], going_on, **shared
+    )
+
+
+def _comparison(
+    chain: Sequence[int], share: float, steps: int, cell_times: Callable[[int], Time]
+) -> tuple[int, int]:
+    """The first place in the chain, from `share` of it on, where rows are drawn; and how many."""
+    for place, t in enumerate(chain):
+        times = cell_times(t)
+        assert isinstance(times, Tensor)
+        rows = int((times == 0).sum())
+        if rows and t <= (1 - share) * steps + 1e-9:
+            return place, rows
+    raise AssertionError("all rows are drawn at the end of a chain")
+
+
+def _counting(callback: StepCallback | None, before: int, total: int) -> StepCallback | None:
+    """The callback for a part of a chain: told of all its steps."""
+    if callback is None:
+        return None
+    return lambda done, _, tokens: callback(before + done, total, tokens)
 
 
 def _start(

@@ -39,13 +39,13 @@ class TextContext:
     mask: Tensor | None
     pooled: Tensor | None
 
-    def first(self, count: int) -> TextContext:
-        """Of the first `count` texts only."""
+    def __getitem__(self, which: slice | list[int]) -> TextContext:
+        """Of these texts only."""
         return TextContext(
-            keys=tuple(keys[:count] for keys in self.keys),
-            values=tuple(values[:count] for values in self.values),
-            mask=None if self.mask is None else self.mask[:count],
-            pooled=None if self.pooled is None else self.pooled[:count],
+            keys=tuple(keys[which] for keys in self.keys),
+            values=tuple(values[which] for values in self.values),
+            mask=None if self.mask is None else self.mask[which],
+            pooled=None if self.pooled is None else self.pooled[which],
         )
 
 

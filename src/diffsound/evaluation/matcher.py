@@ -6,7 +6,8 @@
 The captioner of section VI-B says how likely each word of a text is; this says whether the text is
 the right one, which is what choosing among candidates (section VIII-D) asks, in one pass over the
 sounds and none over words. It is trained on a codec's reconstructions (training/matcher.py), so it
-judges what a token decoder can make, before any vocoder has run.
+judges what a token decoder can make, before any vocoder has run; and, if it was trained on
+sketches too, while a decoder that draws coarse rows first is still at work.
 """
 
 from __future__ import annotations
@@ -85,15 +86,21 @@ class Matcher(Standardised):
         return self.similarity(mel, pooled) * self.log_scale.exp().clamp_max(_MAX_SCALE)
 
 
-def matching_loss(logits: Tensor, same: Tensor) -> Tensor:
-    """Cross-entropy of logits [B, B] in both directions.
+def matching_loss(logits: Tensor, same: Tensor, unclear: Tensor | None = None) -> Tensor:
+    """Cross-entropy of logits [B, N ≥ B] in both directions; the first B texts are the sounds' own.
 
-    same: bool [B, B], True where sound i and text j belong together; a row's truth is shared among
-    them, so that a second dog in the batch is no wrong answer to "a dog barks".
+    same: bool [B, N], True where sound i and text j belong together; a row's truth is shared among
+    them, so that a second dog in the batch is no wrong answer to "a dog barks". unclear: bool
+    [B, N], True where nobody knows: such a text counts neither way. Texts beyond the first B are
+    further wrong answers for the sounds, and have no sound of their own to find.
     """
-    truth = same.float()
-    by_sound = F.cross_entropy(logits.float(), truth / truth.sum(1, keepdim=True))
-    by_text = F.cross_entropy(logits.float().T, (truth / truth.sum(0, keepdim=True)).T)
+    batch, truth = len(logits), same.float()
+    logits = logits.float()
+    if unclear is not None:
+        logits = logits.masked_fill(unclear & ~same, torch.finfo(logits.dtype).min)
+    by_sound = F.cross_entropy(logits, truth / truth.sum(1, keepdim=True))
+    own = truth[:, :batch]
+    by_text = F.cross_entropy(logits[:, :batch].T, (own / own.sum(0, keepdim=True)).T)
     return (by_sound + by_text) / 2
 
 

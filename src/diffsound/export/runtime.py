@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,10 +13,10 @@ from torch import Tensor
 
 from diffsound.bundle import Bundle
 from diffsound.config import parse_config
-from diffsound.decoder.contract import Known, SamplingSettings, StepCallback
+from diffsound.decoder.contract import Choice, Known, SamplingSettings, StepCallback
 from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.diffusion.filtering import guide
-from diffsound.decoder.request import check_request, split_items
+from diffsound.decoder.request import check_request, kept_parts, split_items
 from diffsound.decoder.sampling import Predictor, check_sampling, sample
 from diffsound.errors import BundleError, ConfigError, MissingExtraError
 from diffsound.export.onnx import CONFIG_FILE, FOLDER, ExportConfig, weight_sums
@@ -96,8 +97,9 @@ class OnnxDiffsound:
         known: Known | None = None,
         callback: StepCallback | None = None,
         together: int = 1,
+        choice: Choice | None = None,
     ) -> Tensor:
-        """Draw tokens [B, F', L']; see the decoders' contract."""
+        """Draw tokens [B, F', L'], or those of the takes chosen; see the decoders' contract."""
         decoder = self.decoder
         check_request(
             rows=decoder.rows,
@@ -110,7 +112,7 @@ class OnnxDiffsound:
             negative=negative,
             known=known,
         )
-        check_sampling(decoder.config, settings, known)
+        check_sampling(decoder.config, settings, known, choice)
         predict = SessionPredictor(decoder, self.session, text, negative, settings, together)
         return sample(
             predict,
@@ -121,6 +123,7 @@ class OnnxDiffsound:
             settings,
             known,
             callback,
+            choice,
         )
 
 
@@ -148,6 +151,16 @@ class SessionPredictor(Predictor):
             together=together,
             trim=not decoder.config.attend_padding,
         )
+
+    def only(self, kept: Sequence[int]) -> SessionPredictor:
+        """The same for some of the items alone."""
+        chosen = copy.copy(self)
+        parts = [items for items, _ in self.texts]
+        chosen.texts = [
+            (items, self.texts[place][1][texts])
+            for place, items, texts in kept_parts(parts, kept, self.guided)
+        ]
+        return chosen
 
     def prepare(self, times: Iterable[int]) -> None:
         """The graph makes a time's scales and shifts itself."""

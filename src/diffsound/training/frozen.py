@@ -18,7 +18,7 @@ from diffsound.config import parse_config
 from diffsound.errors import BundleError
 from diffsound.training.checkpoint import load_newest, under
 from diffsound.training.export import load_export, load_export_of
-from diffsound.vocoder import build_vocoder
+from diffsound.vocoder import Vocoder, build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig
 from diffsound.weights import load_into, load_weights
 
@@ -70,7 +70,7 @@ def load_decoder(source: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]
     return config, load_weights(Path(source) / "decoder.safetensors")
 
 
-def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[nn.Module, VocoderPart]:
+def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[Vocoder, VocoderPart]:
     """The frozen vocoder of a run or bundle (or "griffin_lim"), for this mel only."""
     if str(source) == GRIFFIN_LIM:
         part = VocoderPart(model=GriffinLimConfig(), mel=mel)

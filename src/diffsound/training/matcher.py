@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.codec.codec import Codec
+from diffsound.config import Config
 from diffsound.data.datasets import TokenDataset
 from diffsound.data.shards import PreparedData
+from diffsound.errors import ConfigError
 from diffsound.evaluation.matcher import Matcher, MatcherConfig, matching_loss
 from diffsound.evaluation.resnet import ResNetConfig
+from diffsound.training.config import Share
 from diffsound.training.frozen import load_codec
 from diffsound.training.grids import GridDataset
 from diffsound.training.masking import MaskConfig, mask_mels
@@ -33,11 +36,23 @@ _STATISTICS_BATCHES = 16  # a few hundred clips tell the bands' means and deviat
 _DB_PER_UNIT = 100.0  # a normalised mel's range of 1 is five decades of magnitude: 100 dB
 
 
+class SketchConfig(Config):
+    """Sounds heard before they are finished: `Codec.sketch` of their first rows.
+
+    share: of the batches. rows: how many there are; one of these numbers for each such batch.
+    """
+
+    share: Share = 0.0
+    rows: tuple[PositiveInt, ...] = Field(default=(2,), min_length=1)
+
+
 class MatcherRun(TokenRun):
     """configs/…/matcher.yaml.
 
-    codec: needed; sounds are heard as its decoder gives them.
+    codec: needed; sounds are heard as its decoder gives them, some of them as sketches.
     dim: of the common space. gain_db: clips are louder or softer by up to so much.
+    further_texts: so many texts of other clips are wrong answers in every step, besides those of
+        the batch. unclear: cosine by the text encoder above which a text of another class is none.
     text_dim: the encoder's, filled in when the run starts.
     """
 
@@ -46,6 +61,9 @@ class MatcherRun(TokenRun):
     dim: PositiveInt = 128
     mask: MaskConfig = MaskConfig()
     gain_db: NonNegativeFloat = 6.0
+    sketches: SketchConfig = SketchConfig()
+    further_texts: NonNegativeInt = 0
+    unclear: Share = 0.75
     text_dim: PositiveInt | None = None
 
     @model_validator(mode="after")
@@ -100,6 +118,8 @@ class MatcherStage(Stage):
         held_out = token_clips(config, data, config.data.valid_split, False)
         self.held_out, _ = fixed_grids(config, held_out, ladder)
         self.classes = {key: name for part in (*parts, held_out) for key, name in _classes(part)}
+        self.texts = TextPool(parts) if config.further_texts else None
+        self._check_sketches()
         self.matcher.standardise_by(*self._statistics())
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
@@ -107,31 +127,68 @@ class MatcherStage(Stage):
         self.codec.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
-        mel = self._mels(batch)
+        mel = self._mels(batch, self._rows(moment.generator))
         draw = torch.rand(len(mel), 1, 1, generator=moment.generator)
         shift = (2 * draw - 1) * self.config.gain_db / _DB_PER_UNIT
         mel = (mel + shift.to(mel.device)).clamp(0.0, 1.0)
         # The bands' means are what the standardised network sees as nothing.
         mel = mask_mels(mel, self.config.mask, moment.generator, self.matcher.mean[:, None])
-        logits = self.prepared["matcher"](mel, batch["pooled"].to(self.device))
-        same = self._same(batch).to(self.device)
-        loss = matching_loss(logits, same)
+        pooled, names = batch["pooled"], [self.classes[key] for key in batch["id"]]
+        others: list[str] = []
+        if self.texts is not None:
+            further, others = self.texts.draw(self.config.further_texts, moment.generator)
+            pooled = torch.cat([pooled, further])
+        same = _equal(names, names + others).to(self.device)
+        pooled = pooled.to(self.device)
+        logits = self.prepared["matcher"](mel, pooled)
+        loss = matching_loss(logits, same, self._unclear(pooled, len(names)))
         right = same.gather(1, logits.argmax(1, keepdim=True)).float().mean()
         yield Turn("matcher", loss, {"loss": loss, "top1": right})
+
+    def _rows(self, generator: torch.Generator | None) -> int | None:
+        """How many rows a batch is heard with; None for finished sounds."""
+        rows = self.config.sketches.rows
+        draw, which = torch.rand(2, generator=generator).tolist()
+        return rows[int(which * len(rows))] if draw < self.config.sketches.share else None
+
+    def _unclear(self, pooled: Tensor, count: int) -> Tensor | None:
+        """bool [count, N]: further texts too near to a sound's own to call them wrong."""
+        if self.texts is None:
+            return None
+        unit = nn.functional.normalize(pooled, dim=-1)
+        near = unit[:count] @ unit.T > self.config.unclear
+        near[:, :count] = False
+        return near
+
+    def _check_sketches(self) -> None:
+        sketches, codec = self.config.sketches, self.codec
+        if sketches.share and not codec.sketches:
+            raise ConfigError("sketches need a codec whose tokens are residual")
+        if sketches.share and max(sketches.rows) > codec.rows:
+            raise ConfigError(f"sketches.rows: this codec has {codec.rows} rows")
 
     def validate(self, module: nn.Module) -> dict[str, float]:
         """error: how often the nearest of all held-out texts is of another class than the sound.
 
-        pairs: how often a sound's own text is nearer to it than one of another class.
+        pairs: how often a sound's own text is nearer to it than one of another class. Both also
+        for sketches, with their number of rows in the name.
         """
         assert isinstance(module, Matcher)
+        found = self._validate(module, None)
+        if self.config.sketches.share:
+            for rows in self.config.sketches.rows:
+                scores = self._validate(module, rows)
+                found |= {f"{name}_{rows}": value for name, value in scores.items()}
+        return found
+
+    def _validate(self, module: Matcher, rows: int | None) -> dict[str, float]:
         sounds, texts, names = [], [], []
         for batch in self.held_out.batches(0):
-            sounds.append(module.hear(self._mels(batch)))
+            sounds.append(module.hear(self._mels(batch, rows)))
             texts.append(module.read(batch["pooled"].to(self.device)))
             names += [self.classes[key] for key in batch["id"]]
         cosines = torch.cat(sounds) @ torch.cat(texts).T
-        same = _equal(names).to(self.device)
+        same = _equal(names, names).to(self.device)
         error = 1.0 - float(same.gather(1, cosines.argmax(1, keepdim=True)).float().mean())
         nearer = (cosines.diagonal()[:, None] > cosines)[~same]
         return {"error": error, "pairs": float(nearer.float().mean()) if len(nearer) else 1.0}
@@ -140,13 +197,12 @@ class MatcherStage(Stage):
         return self.matcher.config.model_dump(mode="json")
 
     @torch.no_grad()
-    def _mels(self, batch: Batch) -> Tensor:
-        """What the codec makes of a batch's tokens: [B, n_mels, L] in [0, 1]."""
-        mel: Tensor = self.codec.decode(batch["tokens"].to(self.device)).clamp(0.0, 1.0)
-        return mel
-
-    def _same(self, batch: Batch) -> Tensor:
-        return _equal([self.classes[key] for key in batch["id"]])
+    def _mels(self, batch: Batch, rows: int | None = None) -> Tensor:
+        """What the codec makes of a batch's tokens, or sketches of `rows`: [B, n_mels, L]."""
+        tokens = batch["tokens"].to(self.device)
+        mel: Tensor
+        mel = self.codec.decode(tokens) if rows is None else self.codec.sketch(tokens[:, :rows])
+        return mel.clamp(0.0, 1.0)
 
     @torch.no_grad()
     def _statistics(self) -> tuple[Tensor, Tensor]:
@@ -164,8 +220,32 @@ def _classes(part: TokenDataset) -> Iterator[tuple[str, str]]:
         yield record.id, " + ".join(sorted(record.labels)) or record.id
 
 
-def _equal(names: list[str]) -> Tensor:
-    """bool [N, N], True where two names are the same."""
-    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    numbers = torch.tensor([places[name] for name in names])
-    return numbers[:, None] == numbers[None]
+class TextPool:
+    """The texts of all clips, to be drawn class by class: a common one is no likelier than others.
+
+    Every distinct text of a class counts once.
+    """
+
+    def __init__(self, parts: Sequence[TokenDataset]) -> None:
+        found: dict[str, list[Tensor]] = {}
+        for part in parts:
+            for (_, name), clip in zip(_classes(part), part.indices, strict=True):
+                found.setdefault(name, []).append(part.text.of(clip).pooled)
+        self.names = list(found)
+        self.texts = [torch.cat(texts).unique(dim=0) for texts in found.values()]
+
+    def draw(self, count: int, generator: torch.Generator | None) -> tuple[Tensor, list[str]]:
+        """Texts [count, text_dim], each of a class drawn at random, and their classes."""
+        places = torch.randint(len(self.names), (count,), generator=generator).tolist()
+        share = torch.rand(count, generator=generator).tolist()
+        drawn = [
+            self.texts[p][int(s * len(self.texts[p]))] for p, s in zip(places, share, strict=True)
+        ]
+        return torch.stack(drawn).float(), [self.names[place] for place in places]
+
+
+def _equal(names: list[str], others: list[str]) -> Tensor:
+    """bool [len(names), len(others)], True where two names are the same."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names + others))}
+    of_names, of_others = (torch.tensor([places[n] for n in each]) for each in (names, others))
+    return of_names[:, None] == of_others[None]

@@ -8,10 +8,10 @@ from diffsound.vocoder.griffin_lim import GriffinLim
 from diffsound.vocoder.istft import ISTFTVocoder
 from diffsound.vocoder.melgan import MelGAN
 
+Vocoder = MelGAN | ISTFTVocoder | GriffinLim
 
-def build_vocoder(
-    config: MelGANConfig | ISTFTConfig | GriffinLimConfig, mel: MelConfig
-) -> MelGAN | ISTFTVocoder | GriffinLim:
+
+def build_vocoder(config: MelGANConfig | ISTFTConfig | GriffinLimConfig, mel: MelConfig) -> Vocoder:
     """A vocoder for mels of `mel`: mel [B, n_mels, L] to wave [B, L * hop_length]."""
     match config:
         case MelGANConfig():

@@ -24,6 +24,8 @@ class GriffinLim(nn.Module):
     processors Fourier transforms round otherwise on several.
     """
 
+    reach: int | None = None  # see pieces.py; with momentum every frame has a part in every other
+
     def __init__(self, config: GriffinLimConfig, mel: MelConfig) -> None:
         super().__init__()
         self.config = config

@@ -48,6 +48,15 @@ class ISTFTVocoder(nn.Module):
         self.apply(_initialise)
         self._start_envelope()
 
+    @property
+    def reach(self) -> int | None:
+        """How many frames to either side of a sample have a part in it: see pieces.py."""
+        config, mel = self.config, self.mel_config
+        convolutions = (1 + config.layers) * (config.kernel // 2)
+        # A round hears the wave half a window to either side, and so does every wave its frames.
+        half_window = math.ceil(mel.n_fft / 2 / mel.hop_length)
+        return convolutions + (2 * config.rounds + 1) * half_window
+
     def spectrum(self, mel: Tensor) -> tuple[Tensor, Tensor]:
         """Mel [B, n_mels, L] to magnitude and phase of the STFT, each [B, bins, L]."""
         hidden = self.embed_norm(self.embed(mel).transpose(1, 2))

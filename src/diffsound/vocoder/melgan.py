@@ -26,6 +26,8 @@ class MelGAN(nn.Module):
     The numbering of `model` is the published one, so that its weights load as they are.
     """
 
+    reach: int | None = None  # see pieces.py; it is run in one piece
+
     def __init__(self, config: MelGANConfig, mel: MelConfig) -> None:
         super().__init__()
         if math.prod(config.ratios) != mel.hop_length:

@@ -83,11 +83,13 @@ def ancestral(
 ) -> Tensor:
     """The paper's chain (algorithm 2) with the exact posterior for any stride.
 
-    start: x at time timesteps[0], drawn from p(x_T) or q(x_t|x_0); timesteps: falling to 0.
+    start: x at time timesteps[0], drawn from p(x_T) or q(x_t|x_0). timesteps: falling, to 0 for
+    clean tokens; a chain that ends before is gone on with from what it gave, by the same
+    generators, to what it would have given in one piece.
     cell_times: for rows that are noised one after another (`rows.py`); None: all cells at t.
     """
-    if len(timesteps) < 2 or timesteps[-1] != 0:
-        raise ValueError("timesteps must be at least two falling times, the last of them 0")
+    if len(timesteps) < 2 or any(s >= t for t, s in pairwise(timesteps)):
+        raise ValueError("timesteps must be at least two falling times")
     shaped = partial(filter_logits, temperature=temperature, top_k=top_k, truncation=truncation)
     tokens = _place(start, known, keep)
     for done, (t, s) in enumerate(pairwise(timesteps), 1):
