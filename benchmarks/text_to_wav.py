@@ -2,9 +2,10 @@
 
     python benchmarks/text_to_wav.py [--bundle DIR] [--seconds 10] [--steps N --best-of N] [--json]
 
-Warm times are the median of several runs in one process. The cold start is a fresh process from
-its start to the file on disk. Steps and draws are the bundle's unless given. Targets on two cores:
-10 s of sound warm in 1 s, 2 s in 0.4 s, cold in 5 s, at most 1 GB resident.
+Warm times are the medians of several runs in one process, the stages' taken while they work
+(`diffsound bench`). The cold start is a fresh process from its start to the file on disk. Steps and
+draws are the bundle's unless given. Targets on two cores: 10 s of sound warm in 1 s, 2 s in 0.4 s,
+cold in 5 s, at most 1 GB resident.
 """
 
 from __future__ import annotations
@@ -12,71 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
 
-PROMPT = "a dog barks in the distance"
-
-
-def median_seconds(work: Callable[[], object], repeats: int) -> float:
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def warm(
-    bundle: str | None, seconds: float, sampling: dict[str, int], repeats: int
-) -> tuple[dict[str, float], dict[str, int | None]]:
-    """Seconds of each stage and of the whole call here; the steps and draws they took."""
-    import torch
-
-    from diffsound.pipeline import TextToSound
-
-    start = time.perf_counter()
-    pipeline = TextToSound.from_pretrained(bundle)
-    load = time.perf_counter() - start
-    parts, stages = pipeline.bundle, pipeline.chain.stages
-    settings = pipeline.sampling_settings(**sampling)
-    takes = settings.best_of
-    columns = pipeline.chain.columns(round(seconds * pipeline.sample_rate))
-    text = parts.text_encoder([PROMPT]).repeat(takes)
-    negative = parts.text_encoder([""]).repeat(takes)
-    generators = [torch.Generator().manual_seed(take) for take in range(takes)]
-    grid = (parts.codec.rows, columns)
-
-    def draw() -> torch.Tensor:
-        return stages.generate(text, grid, generators, settings, negative=negative, together=takes)
-
-    with torch.inference_mode():
-        tokens = draw()
-        mels = pipeline.chain.decode(tokens)
-        times = {
-            "text encoder": median_seconds(lambda: parts.text_encoder([PROMPT]), repeats),
-            "decoder": median_seconds(draw, repeats),
-            "codec": median_seconds(lambda: pipeline.chain.decode(tokens), repeats),
-            "vocoder": median_seconds(lambda: pipeline.chain.vocode(mels[:1]), repeats),
-        }
-        if takes > 1 and pipeline.matcher is not None:
-            matcher = pipeline.matcher
-            times["matcher"] = median_seconds(lambda: matcher.fit(text, mels), repeats)
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "x.wav"
-
-        def whole() -> None:
-            pipeline(PROMPT, duration=seconds, seed=0, **sampling)[0].save(target)
-
-        times["text to WAV, warm"] = median_seconds(whole, repeats)
-    times["load the bundle"] = load
-    return times, {"steps": settings.num_inference_steps, "best_of": takes}
+from diffsound.bench import PROMPT, measure
 
 
 def cold(bundle: str | None, seconds: float, sampling: dict[str, int]) -> tuple[float, float]:
@@ -109,17 +51,21 @@ def main() -> None:
     asked = {name: getattr(options, name) for name in ("num_inference_steps", "best_of")}
     sampling = {name: value for name, value in asked.items() if value is not None}
     started = [cold(options.bundle, options.seconds, sampling) for _ in range(2)]
-    times, taken = warm(options.bundle, options.seconds, sampling, options.repeats)
-    times["text to WAV, cold"] = min(elapsed for elapsed, _ in started)
+    warm = measure(options.bundle, duration=options.seconds, repeats=options.repeats, **sampling)
+    times = warm.stages | {
+        "text to WAV, warm": warm.total,
+        "text to WAV, cold": min(elapsed for elapsed, _ in started),
+    }
     memory = {
         "cold process": max(peak for _, peak in started),
         "this process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+    taken = {"steps": warm.steps, "best_of": warm.best_of}
     if options.json:
         made = {"sound_seconds": options.seconds}
         print(json.dumps(made | taken | {"seconds": times, "peak_mb": memory}))
         return
-    print(f"{options.seconds:g} s of sound, {taken['steps']} steps, best of {taken['best_of']}")
+    print(f"{options.seconds:g} s of sound, {warm.steps} steps, best of {warm.best_of}")
     for name, value in times.items():
         print(f"{name:>20}  {value * 1000:8.1f} ms")
     for name, value in memory.items():

@@ -40,6 +40,19 @@ def test_unknown_key_names_the_nearest() -> None:
         parse_config(Outer, {"decoder": {"layer": 3}})
 
 
+def test_a_key_in_the_wrong_place_is_told_the_right_one() -> None:
+    class Nested(Config):
+        outer: Outer | None = None
+        several: tuple[Inner, ...] = ()
+
+    with pytest.raises(ConfigError, match=r"unknown key 'width'; did you mean 'decoder\.width'"):
+        parse_config(Outer, {"width": 3})
+    with pytest.raises(ConfigError, match=r"'layers'; did you mean 'outer\.decoder\.layers'"):
+        parse_config(Nested, {"layers": 3})
+    with pytest.raises(ConfigError, match=r"'outer\.width'; did you mean 'outer\.decoder\.width'"):
+        parse_config(Nested, {"outer": {"width": 3}})
+
+
 def test_ill_typed_key_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'decoder\.layers'.*given 'many'"):
         parse_config(Outer, {"decoder": {"layers": "many"}})

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +18,7 @@ from diffsound.errors import InputError
 from diffsound.pipeline import TextToSound
 
 PROMPT = "a dog barks in the distance"
+REST = "mixing, level"  # what a call does besides its stages
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class StageTimes:
     total: float
     duration: float
     steps: int
+    best_of: int
     threads: int
     backend: str
 
@@ -41,49 +46,87 @@ def measure(
     repeats: int = 3,
     device: str = "cpu",
     backend: str | None = None,
+    **sampling: Any,
 ) -> StageTimes:
-    """Time a generation of `duration` seconds with the bundle's default settings, warm.
+    """Time a generation of `duration` seconds, warm, with the bundle's settings or `sampling`.
 
-    The decoder's time is what a whole call needs besides the other stages.
+    The stages are timed while they make sounds.
     """
     if repeats < 1:
         raise InputError(f"repeats must be at least 1, not {repeats}")
     started = time.perf_counter()
     pipeline = TextToSound.from_pretrained(bundle, device=device, backend=backend)
     load = time.perf_counter() - started
-    (sound,) = pipeline(PROMPT, duration=duration, seed=0)  # warm, and the text encoder loaded
-    tokens = torch.from_numpy(sound.tokens)[None].to(pipeline.device)
-    mel = torch.from_numpy(sound.mel)[None].to(pipeline.device)
     steps = 0
 
     def count(share: float, tokens: torch.Tensor) -> None:
         nonlocal steps
         steps += 1
 
-    pipeline(PROMPT, duration=duration, seed=0, callback=count)
-    text_encoder, stages = pipeline.bundle.text_encoder, pipeline.chain.stages
-    with torch.inference_mode():
-        whole = _median(lambda: pipeline(PROMPT, duration=duration, seed=0), repeats)
-        text = _median(lambda: text_encoder([PROMPT]), repeats)
-        codec = _median(lambda: stages.decode(tokens), repeats)
-        vocoder = _median(lambda: stages.vocode(mel), repeats)
+    # Warm, and everything loaded that is loaded on first use.
+    (sound,) = pipeline(PROMPT, duration=duration, seed=0, callback=count, **sampling)
+    calls: list[dict[str, float]] = []
+    for _ in range(repeats):
+        with watched(pipeline) as spent:
+            started = time.perf_counter()
+            pipeline(PROMPT, duration=duration, seed=0, **sampling)
+            whole = time.perf_counter() - started
+        calls.append(spent | {REST: whole - sum(spent.values()), "whole": whole})
+    medians = {name: statistics.median(call[name] for call in calls) for name in calls[0]}
+    whole = medians.pop("whole")
     write = _median(lambda: encode_audio(sound.wave, sound.sample_rate, "wav"), repeats)
-    decoder = max(0.0, whole - text - codec - vocoder)
     return StageTimes(
-        stages={
-            "load the bundle": load,
-            "text encoder": text,
-            "token decoder": decoder,
-            "codec decoder": codec,
-            "vocoder": vocoder,
-            "write a WAV": write,
-        },
+        stages={"load the bundle": load} | medians | {"write a WAV": write},
         total=whole + write,
         duration=sound.duration,
         steps=steps,
+        best_of=pipeline.sampling_settings(**sampling).best_of,
         threads=torch.get_num_threads(),
         backend=pipeline.chain.stages.backend,
     )
+
+
+@contextmanager
+def watched(pipeline: TextToSound) -> Iterator[dict[str, float]]:
+    """Seconds that each stage takes while the pipeline is used, without what it waits for others.
+
+    A decoder whose takes are compared on the way waits for codec and matcher.
+    """
+    stages: list[tuple[Any, str, str]] = [
+        (pipeline.chain, "encode_text", "text encoder"),
+        (pipeline.chain, "draw", "token decoder"),
+        (pipeline.chain, "sketch", "codec decoder"),
+        (pipeline.chain, "decode", "codec decoder"),
+    ]
+    if pipeline.matcher is not None:
+        stages.append((pipeline.matcher, "fit", "matcher"))
+    stages.append((pipeline.chain, "vocode", "vocoder"))
+    spent = {stage: 0.0 for _, _, stage in stages}
+    at_work: list[str] = []
+
+    def timed(work: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        @wraps(work)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            at_work.append(stage)
+            started = time.perf_counter()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - started
+                at_work.pop()
+                spent[stage] += took
+                if at_work:
+                    spent[at_work[-1]] -= took
+
+        return run
+
+    for owner, name, stage in stages:
+        setattr(owner, name, timed(getattr(owner, name), stage))
+    try:
+        yield spent
+    finally:
+        for owner, name, _ in stages:
+            delattr(owner, name)  # the class's own is there again
 
 
 def _median(function: Callable[[], object], repeats: int) -> float:

@@ -84,9 +84,13 @@ def _describe(error: ValidationError, model: type[BaseModel]) -> str:
     location = [str(part) for part in problem["loc"]]
     path = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        nearest = difflib.get_close_matches(location[-1], sorted(_all_keys(model)), n=1, cutoff=0.5)
-        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
-        return f"unknown key '{path}'{hint}"
+        keys = _all_keys(model)
+        nearest = difflib.get_close_matches(location[-1], sorted(keys), n=1, cutoff=0.5)
+        if not nearest:
+            return f"unknown key '{path}'"
+        # A key that exists is in the wrong place: say where it belongs.
+        meant = keys[nearest[0]] if nearest[0] == location[-1] else nearest[0]
+        return f"unknown key '{path}'; did you mean '{meant}'?"
     given = repr(problem.get("input"))
     if len(given) > 60:
         given = given[:57] + "..."
@@ -94,22 +98,29 @@ def _describe(error: ValidationError, model: type[BaseModel]) -> str:
     return f"'{path}': {message} (given {given})" if path else message
 
 
-def _all_keys(model: type[BaseModel]) -> set[str]:
-    """Every property name of the model's JSON schema, nested ones included."""
+def _all_keys(model: type[BaseModel]) -> dict[str, str]:
+    """Every key of the model, nested ones included, with the first place it has: "codec.rows"."""
     schema = TypeAdapter(model).json_schema()
-    names: set[str] = set()
+    places: dict[str, str] = {}
 
-    def walk(node: Any) -> None:
-        if isinstance(node, dict):
-            names.update(node.get("properties", {}))
-            for value in node.values():
-                walk(value)
-        elif isinstance(node, list):
-            for value in node:
-                walk(value)
+    def walk(node: Any, group: str, above: tuple[str, ...]) -> None:
+        if isinstance(node, list):
+            for part in node:
+                walk(part, group, above)
+        if not isinstance(node, dict):
+            return
+        target = node.get("$ref", "")
+        if target and target not in above:
+            walk(schema["$defs"][target.rpartition("/")[2]], group, (*above, target))
+        for name in node.get("properties", {}):
+            places.setdefault(name, group + name)
+        for name, part in node.get("properties", {}).items():
+            walk(part, f"{group}{name}.", above)
+        for name in ("anyOf", "oneOf", "allOf", "items", "prefixItems", "additionalProperties"):
+            walk(node.get(name), group, above)
 
-    walk(schema)
-    return names
+    walk(schema, "", ())
+    return places
 
 
 def _one_line(error: Exception) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,13 +21,14 @@ from torch import Tensor
 
 from diffsound.bundle import Bundle
 from diffsound.chain import Chain
-from diffsound.choosing import CaptionerRanker, MatcherRanker, best_takes
+from diffsound.choosing import CaptionerRanker, MatcherRanker
 from diffsound.data.augment import PEAK
 from diffsound.data.scene_effects import gain_to
-from diffsound.decoder.contract import Choice, Known, SamplingSettings, StepCallback
+from diffsound.decoder.contract import SamplingSettings
+from diffsound.drawing import Order, draw_best
 from diffsound.editing import Clip, Edit, extend, inpaint, vary
 from diffsound.errors import InputError
-from diffsound.jobs import MAX_CANDIDATES, Job, make_jobs, take_seed
+from diffsound.jobs import MAX_CANDIDATES, Job, make_jobs
 from diffsound.layers import Plan, mix, plan_scene
 from diffsound.sound import Sound
 from diffsound.stages import Stages, default_backend, make_stages
@@ -41,33 +42,6 @@ SETTING_NAMES = tuple(SamplingSettings.__dataclass_fields__)
 # Called after every sampling step with the share of the whole call that is done (0 to 1) and the
 # current tokens [B, F', L'] of the micro-batch at work.
 ProgressCallback = Callable[[float, Tensor], None]
-
-
-@dataclass(frozen=True)
-class Order:
-    """What the sounds of one run have in common.
-
-    samples: how many each has. avoid: the negative prompt, "" for none. record: what, with prompt
-    and seed, makes a sound again. edit: the clip they change, if they do.
-    """
-
-    samples: int
-    settings: SamplingSettings
-    avoid: str
-    record: dict[str, Any]
-    edit: Edit | None = None
-
-    def known(self, count: int) -> Known | None:
-        """The tokens that so many sounds begin with."""
-        return None if self.edit is None else self.edit.known(count)
-
-
-class Drawn(NamedTuple):
-    """Tokens [B, F', L'], mels [B, n_mels, L], and how well each fits, if it was chosen."""
-
-    tokens: Tensor
-    mels: Tensor
-    scores: Sequence[float | None]
 
 
 class Ranker(Protocol):
@@ -338,7 +312,7 @@ class TextToSound:
                     callback((start + count * done / total) / len(jobs), tokens)
 
             text = self.chain.encode_text([job.prompt for job in batch])
-            drawn = self._draw_best(batch, text, order, on_step)
+            drawn = draw_best(self.chain, self.matcher, batch, text, order, on_step)
             waves = self.chain.vocode(drawn.mels)
             covered = self._coverage(text)
             for job, cells, mel, wave, coverage, score in zip(
@@ -410,43 +384,6 @@ class TextToSound:
                 f"best_of needs a matcher, and '{self.bundle.config.name}' has none; "
                 "num_candidates with keep may serve"
             )
-
-    def _draw_best(
-        self,
-        jobs: Sequence[Job],
-        text: TextFeatures,
-        order: Order,
-        on_step: StepCallback,
-    ) -> Drawn:
-        """For every job the best of `best_of` takes, which are drawn together."""
-        settings = order.settings
-        takes = settings.best_of
-        seeds = [take_seed(job.seed, take) for job in jobs for take in range(takes)]
-        texts, matcher = text.repeat(takes), self.matcher
-        early = takes > 1 and settings.chosen_after < 1 and self.chain.can_choose_early
-
-        def on_take(done: int, total: int, tokens: Tensor) -> None:
-            on_step(done, total, tokens[:: len(tokens) // len(jobs)])
-
-        def best(tokens: Tensor) -> Tensor:
-            assert matcher is not None  # sampling_settings refuses best_of without one
-            mels = self.chain.sketch(tokens)
-            return best_takes(matcher.fit(texts, mels), mels, takes)
-
-        tokens = self.chain.draw(
-            texts, seeds, order.samples, settings,
-            avoid=order.avoid, known=order.known(len(seeds)), on_step=on_take,
-            choice=Choice(takes, settings.chosen_after, best) if early else None,
-        )  # fmt: skip
-        mels = self.chain.decode(tokens)
-        if takes == 1:
-            return Drawn(tokens, mels, [None] * len(jobs))
-        assert matcher is not None
-        if early:
-            return Drawn(tokens, mels, matcher.fit(text, mels))
-        fits = matcher.fit(texts, mels)
-        chosen = best_takes(fits, mels, takes)
-        return Drawn(tokens[chosen], mels[chosen], [fits[place] for place in chosen.tolist()])
 
     def _coverage(self, text: TextFeatures) -> Sequence[dict[str, Any] | None]:
         """What the model knows of each prompt; None where the bundle cannot tell."""
