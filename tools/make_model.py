@@ -37,7 +37,7 @@ HOURS = {
     "ar": 1.4,
     "classifier": 0.9,
     "captioner": 1.3,
-    "matcher": 0.7,
+    "matcher": 2.2,
     "bundle": 0.0,
     "bundle-ar": 0.0,
 }
@@ -68,8 +68,9 @@ SCALES = {
     "small": Scale(
         "small",
         defaults=(
-            "num_inference_steps=16",
+            "num_inference_steps=14",
             "best_of=3",
+            "chosen_after=0.67",
             "guidance_scale=2.5",
             "guided_share=0.6",
             "truncation=0.8",
