@@ -108,19 +108,17 @@ class Chain:
     def vocode(self, mels: Tensor) -> Tensor:
         """mel [B, n_mels, L] -> wave [B, L·hop].
 
-        On a CPU item by item, as `decode`; a long one in pieces, where the vocoder can.
+        On a CPU item by item, as `decode`; long ones in pieces, where the vocoder can.
         """
-        reach = self.bundle.vocoder.reach
-        if reach is None or self.device.type != "cpu":
-            with torch_threads(1):
-                return torch.cat([self.stages.vocode(part).float() for part in self._parts(mels)])
 
         def each(parts: Sequence[Tensor]) -> Sequence[Tensor]:
             return one_core_each(self.stages.vocode, parts)
 
+        parts, reach = self._parts(mels), self.bundle.vocoder.reach
+        if reach is None or self.device.type != "cpu":
+            return torch.cat(list(each(parts))).float()
         hop = self.bundle.config.codec.mel.hop_length
-        waves = [vocode_pieces(mel, reach, hop, each) for mel in self._parts(mels)]
-        return torch.cat(waves).float()
+        return torch.cat(vocode_pieces(parts, reach, hop, each)).float()
 
     @torch.inference_mode()
     def mel(self, wave: Tensor) -> Tensor:

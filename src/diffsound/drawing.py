@@ -73,7 +73,7 @@ def draw_best(
     tokens = chain.draw(
         texts, seeds, order.samples, settings,
         avoid=order.avoid, known=order.known(len(seeds)), on_step=on_take,
-        choice=Choice(takes, settings.chosen_after, best) if early else None,
+        choice=Choice(settings.chosen_after, best) if early else None,
     )  # fmt: skip
     mels = chain.decode(tokens)
     if takes == 1:

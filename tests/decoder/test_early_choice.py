@@ -63,7 +63,7 @@ def draw(
         SamplingSettings(**settings),  # type: ignore[arg-type]
         negative=text(1, 2).repeat(TEXTS * TAKES),
         together=TAKES,
-        choice=None if kept is None else Choice(TAKES, share, best),
+        choice=None if kept is None else Choice(share, best),
         callback=None
         if told is None
         else lambda done, total, tokens: told.append((done, total, len(tokens))),

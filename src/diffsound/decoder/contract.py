@@ -30,11 +30,11 @@ class SamplingSettings:
         at every step, the least sure ones.
     best_of: for every sound so many are drawn, and the one that fits the text best is kept
         (section VIII-D); the pipeline does that, a decoder draws what it is told to.
-    layered: a sentence of several sounds becomes a scene of sounds made one by one: layers.py.
-        The pipeline does that too.
     chosen_after: share of the chain, from its start at T, after which the best of them is chosen
         and goes on alone; where rows are drawn in turn, what comes later only refines. 1 compares
         finished sounds, and so does a decoder or codec with nothing to compare before.
+    layered: a sentence of several sounds becomes a scene of sounds made one by one: layers.py.
+        The pipeline does that too.
     level: every sound is brought within 6 dB of this RMS level, in dB of full scale, of the parts
         that sound, as far as its peaks allow (None leaves it as it is drawn). And that.
     """
@@ -73,12 +73,11 @@ class Known:
 class Choice:
     """Which of the takes of a text are worth finishing.
 
-    takes: so many items in a row are takes of one text; one of them goes on.
     share: of the chain, from its start at T, after which they are compared.
-    best: the rows that are drawn by then, [B, k, L'] -> which items go on, int64 [B / takes].
+    best: the rows that are drawn by then, [B, k, L'] -> which items go on, int64, rising; at least
+        one of those drawn `together`.
     """
 
-    takes: int
     share: float
     best: Callable[[Tensor], Tensor]
 
@@ -128,8 +127,8 @@ class TokenDecoder(Protocol):
         together: int = 1,
         choice: Choice | None = None,
     ) -> Tensor:
-        """Draw tokens [B, F', L'], or [B / takes, F', L'] of those chosen on the way; one CPU
-        generator per item.
+        """Draw tokens [B, F', L'], or only those of the items chosen on the way; one CPU generator
+        per item.
 
         An item's tokens depend on its own text and generator only, never on its neighbours in
         the batch, but for the `together` items in a row that one caller always asks for at once:

@@ -44,16 +44,26 @@ def cut(frames: int, reach: int) -> list[Piece]:
 
 
 def vocode_pieces(
-    mel: Tensor,
+    mels: Sequence[Tensor],
     reach: int,
     hop_length: int,
     each: Callable[[Sequence[Tensor]], Sequence[Tensor]],
-) -> Tensor:
-    """mel [1, n_mels, L] -> wave [1, L * hop_length]. each: vocodes a list of mels."""
-    pieces = cut(mel.shape[2], reach)
-    waves = each([mel[:, :, piece.first : piece.last] for piece in pieces])
-    kept = [
-        wave[:, (piece.start - piece.first) * hop_length : (piece.end - piece.first) * hop_length]
-        for wave, piece in zip(waves, pieces, strict=True)
+) -> list[Tensor]:
+    """Mels [1, n_mels, L] -> waves [1, L * hop_length]. each: vocodes all pieces, one by one."""
+    cuts = [cut(mel.shape[2], reach) for mel in mels]
+    parts = [
+        mel[:, :, piece.first : piece.last]
+        for mel, pieces in zip(mels, cuts, strict=True)
+        for piece in pieces
     ]
-    return torch.cat(kept, dim=1)
+    waves = iter(each(parts))
+    return [
+        torch.cat([_kept(next(waves), piece, hop_length) for piece in pieces], dim=1)
+        for pieces in cuts
+    ]
+
+
+def _kept(wave: Tensor, piece: Piece, hop_length: int) -> Tensor:
+    """A piece's own part of the wave [1, samples] made of what it heard."""
+    start, end = ((frame - piece.first) * hop_length for frame in (piece.start, piece.end))
+    return wave[:, start:end]

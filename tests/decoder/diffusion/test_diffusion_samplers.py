@@ -224,6 +224,23 @@ def test_a_sure_network_gets_what_it_says_from_any_start_and_any_number_of_steps
             assert torch.equal(tokens, target)
 
 
+@pytest.mark.parametrize("kind", ["mask", "uniform", "mask_uniform"])
+def test_a_chain_in_two_parts_is_the_chain(kind: str) -> None:
+    schedule = linear_schedule(10, 5, kind)
+    table = torch.randn(11, 6, 5, generator=torch.Generator().manual_seed(3))
+
+    def predict(tokens, t):
+        return table[t][tokens]
+
+    start = torch.full((2, 40), 5 if kind != "uniform" else 0)
+    chain = timesteps_for(10)
+    whole = ancestral(predict, schedule, start, chain, seeded(0, 1))
+    generators = seeded(0, 1)
+    half = ancestral(predict, schedule, start, chain[:6], generators)
+    assert torch.equal(ancestral(predict, schedule, half, chain[5:], generators), whole)
+    assert not torch.equal(half, whole)
+
+
 def test_ancestral_tells_the_network_the_times_of_the_chain():
     seen = []
 
@@ -234,8 +251,8 @@ def test_ancestral_tells_the_network_the_times_of_the_chain():
     schedule = linear_schedule(10, 5, "mask")
     ancestral(predict, schedule, torch.full((1, 4), 5), timesteps_for(10, stride=4), seeded(0))
     assert seen == [10, 6, 2]
-    for times in ([5], [5, 3], []):
-        with pytest.raises(ValueError, match="the last of them 0"):
+    for times in ([5], [3, 5], [5, 5, 0], []):
+        with pytest.raises(ValueError, match="at least two falling times"):
             ancestral(predict, schedule, torch.full((1, 4), 5), times, seeded(0))
 
 
