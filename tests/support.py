@@ -19,7 +19,13 @@ from diffsound.bundle import (
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.decoder.build import build_decoder
-from diffsound.decoder.config import ARConfig, DecoderConfig, DiffsoundConfig
+from diffsound.decoder.config import (
+    ARConfig,
+    DecoderConfig,
+    DiffsoundConfig,
+    LossConfig,
+    ScheduleConfig,
+)
 from diffsound.text.config import TextEncoderConfig
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig
@@ -59,6 +65,21 @@ def make_bundle(decoder: DecoderConfig, codec: CodecConfig | None = None) -> Bun
 def tiny_diffsound(codec: CodecConfig | None = None) -> DiffsoundConfig:
     codec = codec or CodecConfig.tiny()
     return DiffsoundConfig.tiny(codec.rows, codec.codebook_size, TEXT_DIM)
+
+
+def bundle_with_rows_in_turn() -> Bundle:
+    """A tiny bundle that draws the coarse rows of a residual codec before the fine ones."""
+    codec = CodecConfig.tiny()
+    quantizer = codec.quantizer.model_copy(update={"layout": "residual", "code_dim": 8})
+    codec = codec.model_copy(update={"quantizer": quantizer})
+    shares = tuple(range(codec.rows + 1, 1, -1))  # 5, 4, 3, 2
+    decoder = tiny_diffsound(codec).model_copy(
+        update={
+            "schedule": ScheduleConfig(transition="mask", row_shares=shares),
+            "loss": LossConfig(variant="simplified"),
+        }
+    )
+    return make_bundle(decoder, codec)
 
 
 def with_defaults(bundle: Bundle, **changes: Any) -> Bundle:

@@ -14,8 +14,6 @@ from cli_support import diffsound as command_line
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.bundle import Bundle, describe, verify
 from diffsound.choosing import best_takes
-from diffsound.codec.config import CodecConfig
-from diffsound.decoder.config import LossConfig, ScheduleConfig
 from diffsound.errors import BundleError, InputError
 from diffsound.evaluation.classifier import load_classifier
 from diffsound.evaluation.matcher import Matcher, MatcherConfig, load_matcher, matching_loss
@@ -24,7 +22,7 @@ from diffsound.evaluation.resnet import ResNetConfig
 from diffsound.jobs import take_seed
 from diffsound.pipeline import TextToSound
 from diffsound.training.export import write_export
-from support import make_bundle, tiny_diffsound, with_defaults
+from support import bundle_with_rows_in_turn, with_defaults
 
 BACKBONE = ResNetConfig(
     stem=4, widths=(8, 12), depths=(1, 1), strides=((2, 2), (2, 2)), feature_dim=12, dropout=0.0
@@ -146,17 +144,7 @@ def test_company_does_not_change_the_choice(pipeline: TextToSound) -> None:
 @pytest.fixture(scope="module")
 def early(tmp_path_factory: pytest.TempPathFactory) -> TextToSound:
     """A bundle that draws coarse rows first, with a matcher, which chooses on the way."""
-    codec = CodecConfig.tiny()
-    quantizer = codec.quantizer.model_copy(update={"layout": "residual", "code_dim": 8})
-    codec = codec.model_copy(update={"quantizer": quantizer})
-    shares = tuple(range(codec.rows + 1, 1, -1))
-    decoder = tiny_diffsound(codec).model_copy(
-        update={
-            "schedule": ScheduleConfig(transition="mask", row_shares=shares),
-            "loss": LossConfig(variant="simplified"),
-        }
-    )
-    bundle = with_defaults(make_bundle(decoder, codec), num_inference_steps=8, chosen_after=0.5)
+    bundle = with_defaults(bundle_with_rows_in_turn(), num_inference_steps=8, chosen_after=0.5)
     run = write_run(make_matcher(bundle), tmp_path_factory.mktemp("early"))
     return TextToSound(replace(bundle, judges={"matcher": run}))
 

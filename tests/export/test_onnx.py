@@ -17,6 +17,7 @@ from diffsound.bundle import Bundle
 from diffsound.codec import Codec, CodecConfig
 from diffsound.codec.config import SeamsConfig
 from diffsound.decoder.config import DiffsoundConfig
+from diffsound.decoder.contract import Choice, SamplingSettings
 from diffsound.decoder.diffsound import Diffsound
 from diffsound.errors import BundleError, InputError
 from diffsound.export.networks import AnyLength, CodecDecoder, ISTFTNetwork, MelGANNetwork
@@ -26,6 +27,7 @@ from diffsound.pipeline import TextToSound
 from diffsound.text.features import TextFeatures
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig, MelGANConfig
+from support import bundle_with_rows_in_turn
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,27 @@ def test_same_sound_from_both_backends(exported: Path) -> None:
             given["stride"] = 4
         a, b = torch_pipeline("rain", **given)[0], pipeline("rain", **given)[0]
         assert np.array_equal(a.tokens, b.tokens)
+
+
+def test_takes_are_chosen_on_the_way_as_by_torch(tmp_path: Path) -> None:
+    folder = bundle_with_rows_in_turn().save_pretrained(tmp_path / "in-turn")
+    export_onnx(Bundle.from_pretrained(folder), folder)
+    seen: list[Tensor] = []
+
+    def best(tokens: Tensor) -> Tensor:
+        seen.append(tokens)
+        return torch.tensor([1, 3])  # of two takes of two texts
+
+    drawn = []
+    for backend in ("torch", "onnx"):
+        chain = TextToSound.from_pretrained(folder, backend=backend).chain
+        text = chain.encode_text(["a dog", "rain on a roof"]).repeat(2)
+        settings = SamplingSettings(num_inference_steps=8, guidance_scale=2.0, best_of=2)
+        choice = Choice(0.5, best)
+        drawn.append(chain.draw(text, range(4), 22050, settings, choice=choice))
+    assert torch.equal(*drawn)
+    assert torch.equal(*seen)
+    assert drawn[0].shape[0] == 2
 
 
 def test_edits_run_on_the_exported_networks(exported: Path) -> None:
