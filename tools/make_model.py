@@ -37,7 +37,7 @@ HOURS = {
     "ar": 1.4,
     "classifier": 0.9,
     "captioner": 1.3,
-    "matcher": 2.2,
+    "matcher": 1.9,
     "bundle": 0.0,
     "bundle-ar": 0.0,
 }
