@@ -10,7 +10,7 @@ WORK   ?= runs/model
 # One process per core; the tests use one thread each.
 PYTEST_ARGS ?= -n auto
 
-.PHONY: sound model test lint types check clean
+.PHONY: sound model paper test attack lint types check audit sbom dist docs clean
 
 sound: $(VENV)/.core
 	@$(BIN)/diffsound generate "$(TEXT)" --output-dir "$(OUT)" --spectrogram
@@ -19,6 +19,12 @@ sound: $(VENV)/.core
 model: $(VENV)/.dev
 	@test -n "$(DATA)" || { echo "say where the recordings are: make model DATA=folder" >&2; exit 2; }
 	$(BIN)/python tools/make_model.py "$(DATA)" --work "$(WORK)"
+
+# The paper's tables and figures from recordings, into docs/paper-results.md: about twelve hours. Run it
+# again after a stop. PAPER=--quick for a quick look, PAPER=--plan to see the steps.
+paper: $(VENV)/.dev
+	@test -n "$(DATA)" || { echo "say where the recordings are: make paper DATA=folder" >&2; exit 2; }
+	$(BIN)/python tools/repeat_paper.py "$(DATA)" $(PAPER)
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -32,6 +38,29 @@ types: $(VENV)/.dev
 
 check: lint types test
 
+# The fuzzers, with EXAMPLES for each instead of a few hundred.
+EXAMPLES ?= 10000
+attack: $(VENV)/.dev
+	DIFFSOUND_ATTACK=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attack $(PYTEST_ARGS)
+
+# Asks a vulnerability database on the network, so it is not part of `check`.
+audit: $(VENV)/.core
+	$(PIP) install pip-audit
+	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
+
+sbom: $(VENV)/.dev
+	$(BIN)/python tools/dependencies.py --sbom > sbom.json
+
+# A wheel and a source archive in dist/, as an index would accept them.
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
+# The documentation as a site, in site/.
+docs: $(VENV)/.dev
+	$(BIN)/python -m mkdocs build --strict
+
 # torch goes first and pinned: a looser requirement would bring gigabytes of GPU libraries.
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,8 +69,8 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) install -c constraints.txt -e ".[dev,train,eval,ui,serve,onnx]"
+	$(PIP) install -c constraints.txt -e ".[dev,train,eval,ear,ui,serve,onnx]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -27,7 +27,7 @@ import torch
 
 from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.config import ARConfig
-from diffsound.decoder.quantize import quantize_int8
+from diffsound.model.backends import quantize_int8
 from diffsound.text.features import TextFeatures
 
 

@@ -20,13 +20,12 @@ from pathlib import Path
 
 import torch
 
-from diffsound.bundle import Bundle
-from diffsound.decoder.contract import SamplingSettings
-from diffsound.decoder.quantize import quantize_int8
 from diffsound.decoder.sampling import Predictor
-from diffsound.export.onnx import export_onnx
-from diffsound.export.runtime import Session, SessionPredictor
-from diffsound.stages import default_backend
+from diffsound.decoder.settings import SamplingSettings
+from diffsound.model.backends import default_backend, quantize_int8
+from diffsound.model.bundle import Bundle
+from diffsound.model.onnx_export import export_onnx
+from diffsound.model.onnx_runtime import Session, SessionPredictor
 from diffsound.text.features import TextFeatures
 from small_bundle import small_bundle
 

@@ -28,8 +28,8 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.diffusion.samplers import ancestral
 from diffsound.decoder.layers import split_heads
-from diffsound.decoder.quantize import quantize_int8
 from diffsound.decoder.sampling import Predictor
+from diffsound.model.backends import quantize_int8
 from diffsound.text.features import TextFeatures
 
 TEXT_TOKENS = 77

@@ -2,7 +2,6 @@
 
     python benchmarks/loader_speed.py                    # synthetic clips
     python benchmarks/loader_speed.py data/corpus        # a prepared folder
-    python benchmarks/loader_speed.py data/corpus --scenes
     python benchmarks/loader_speed.py data/corpus --cost-only   # on a machine busy with other work
 
 Prints first what a clip costs the loader, as a share of the processor time it costs the codec (this
@@ -25,20 +24,17 @@ import torch
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
-from diffsound.data.arrays import ArrayData
 from diffsound.data.augment import AugmentConfig
 from diffsound.data.datasets import ClipData, WaveDataset
 from diffsound.data.loaders import ClipDataset, EpochLoader
+from diffsound.data.record import AudioLocation, Record
 from diffsound.data.samplers import ShuffledSampler
-from diffsound.data.scenes import SceneDataset
 from diffsound.data.shards import PreparedData
-from diffsound.data.soundscape import SceneConfig, SceneMixer
-from diffsound.data.streaming import StreamLoader
 from target import check
 
 RATE = 22050
 MOST_WAITING = 0.05  # of training; below it a faster loader would not be noticed
-AUGMENT = AugmentConfig(fill="chain", speed=0.05, mix_probability=0.3)
+AUGMENT = AugmentConfig(fill="chain", speed=0.05)
 
 
 class CodecTraining:
@@ -60,12 +56,22 @@ class CodecTraining:
         self.optimizer.step()
 
 
-def synthetic(count: int = 400) -> ArrayData:
-    rng = np.random.default_rng(0)
-    waves = [
-        0.1 * rng.standard_normal(int(RATE * seconds)) for seconds in rng.uniform(0.3, 5, count)
-    ]
-    return ArrayData(waves, labels=[[f"label {i % 20}"] for i in range(count)])
+class Synthetic:
+    """Clips of noise in memory, 0.3 to 5 s long."""
+
+    def __init__(self, count: int = 400) -> None:
+        rng = np.random.default_rng(0)
+        self.waves = [
+            (0.1 * rng.standard_normal(int(RATE * seconds))).astype(np.float32)
+            for seconds in rng.uniform(0.3, 5, count)
+        ]
+        self.records = [
+            Record(f"clip-{i}", AudioLocation(""), labels=(f"label {i % 20}",))
+            for i in range(count)
+        ]
+
+    def wave(self, i: int) -> np.ndarray:
+        return self.waves[i]
 
 
 def clips_per_second(batches: Iterable[dict], batch_size: int, seconds: float) -> float:
@@ -113,24 +119,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--window", type=float, default=2.5, help="seconds per clip")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
-    parser.add_argument("--scenes", action="store_true", help="mixed scenes instead of clips")
     parser.add_argument("--cost-only", action="store_true", help="processor time only")
     options = parser.parse_args()
 
-    data: ClipData = PreparedData.open(options.folder) if options.folder else synthetic()
+    data: ClipData = PreparedData.open(options.folder) if options.folder else Synthetic()
     samples = int(options.window * RATE)
     indices = range(len(data.records))
 
     datasets: dict[str, ClipDataset] = {}
-    if options.scenes:
-        mixer = SceneMixer(data, indices, SceneConfig(seconds=options.window))
-        datasets["scenes"] = SceneDataset(mixer, 100_000)
-    else:
-        if options.folder:
-            datasets["decoding each time"] = WaveDataset(data, indices, samples, AUGMENT)
-        started = time.perf_counter()
-        datasets["int16 cache"] = WaveDataset(data, indices, samples, AUGMENT, cache=True)
-        print(f"the cache was filled in {time.perf_counter() - started:.1f} s")
+    if options.folder:
+        datasets["decoding each time"] = WaveDataset(data, indices, samples, AUGMENT)
+    started = time.perf_counter()
+    datasets["int16 cache"] = WaveDataset(data, indices, samples, AUGMENT, cache=True)
+    print(f"the cache was filled in {time.perf_counter() - started:.1f} s")
 
     training = CodecTraining()
     wave = 0.1 * torch.randn(options.batch, samples)
@@ -166,15 +167,6 @@ def main() -> None:
             print(f"{name} | {workers} | {speed / codec:.1f} | {share:.1%}", flush=True)
         what = f"{name}: waiting, with the best workers"
         good.append(check(what, min(shares), at_most=MOST_WAITING, form=".1%"))
-    if options.folder and not options.scenes:
-        make = functools.partial(WaveDataset, samples=samples, augment=AUGMENT, labels=[])
-        for workers in (0, 1, 2):
-            stream = StreamLoader(
-                options.folder, make, options.batch, workers=workers, batches_per_epoch=100_000
-            )
-            speed = clips_per_second(stream.batches(0), options.batch, options.seconds)
-            share = waiting_share(stream.batches(1), training, options.seconds)
-            print(f"streamed | {workers} | {speed / codec:.1f} | {share:.1%}", flush=True)
     # The last dataset is the one that training uses.
     raise SystemExit(0 if good[-1] else 1)
 

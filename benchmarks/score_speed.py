@@ -24,11 +24,9 @@ import torch
 
 from diffsound.audio.io import write_audio
 from diffsound.audio.mel import MelConfig
-from diffsound.evaluation.classifier import Classifier, ClassifierConfig, load_classifier
-from diffsound.evaluation.clips import FileClip
 from diffsound.evaluation.compare import compare
-from diffsound.evaluation.feature_cache import FeatureCache
-from diffsound.evaluation.features import BATCH, FeatureSet, extract
+from diffsound.evaluation.features import BATCH, FeatureCache, FeatureSet, FileClip, extract
+from diffsound.judges.classifier import Classifier, ClassifierConfig, load_classifier
 
 SECONDS = 5.0
 CLIPS = 1000

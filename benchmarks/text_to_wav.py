@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from diffsound.bench import PROMPT, measure
+from diffsound.generation.bench import PROMPT, measure
 
 
 def cold(bundle: str | None, seconds: float, sampling: dict[str, int]) -> tuple[float, float]:

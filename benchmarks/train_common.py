@@ -13,7 +13,7 @@ from diffsound.codec.config import CodecConfig
 from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
-from diffsound.training.export import write_export
+from diffsound.weights import write_export
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 MEL = MelConfig.full_band()

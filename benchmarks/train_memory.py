@@ -16,7 +16,7 @@ import time
 
 import torch
 
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.text.features import TextFeatures
 from target import check

@@ -58,7 +58,7 @@ def main() -> None:
         folder = Path(name)
         data, codec = synthetic_data(folder / "data"), untrained_codec(folder / "codec")
         common = [f"codec={codec}", f"train.max_steps={options.steps}", "train.log_steps=4"]
-        common += ["train.tensorboard=false", "train.validate_steps=null", "grids.wider=0"]
+        common += ["train.log=none", "train.validate_steps=null", "grids.wider=0"]
         one = speed(folder / "one", data, [*common, f"train.batch_size={options.batch}"], 1)
         halved = f"train.batch_size={options.batch // 2}"
         two = speed(folder / "two", data, [*common, halved], 2)

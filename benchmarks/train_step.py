@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from diffsound.config import load_config
 from diffsound.data.shards import PreparedData
-from diffsound.training.decoder_run import DecoderRun
+from diffsound.training.decoder import DecoderRun
 from diffsound.training.engine import make_accelerator
 from diffsound.training.loop import Trainer
 from diffsound.training.runs import build_stage

@@ -42,3 +42,10 @@ def _leaves(command: Any) -> Iterator[Any]:
         return
     for each in command.commands.values():
         yield from _leaves(each)
+
+
+def option_names(verb: str) -> set[str]:
+    """The long options of a verb, without dashes; of a pair of switches the first."""
+    command: Any = typer.main.get_command(build_app())
+    options = [option for param in command.commands[verb].params for option in param.opts]
+    return {option.removeprefix("--") for option in options if option.startswith("--")}

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffsound.bundle import Bundle
 from diffsound.codec.config import CodecConfig
-from diffsound.coverage import Coverage
 from diffsound.decoder.config import ARConfig
-from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
-from diffsound.evaluation.captioner_encoder import PatchConfig
-from diffsound.pipeline import TextToSound
-from diffsound.training.export import write_export
+from diffsound.generation.pipeline import TextToSound
+from diffsound.judges.captioner import Captioner, CaptionerConfig, WordsConfig
+from diffsound.judges.captioner_encoder import PatchConfig
+from diffsound.judges.classifier import Classifier, ClassifierConfig
+from diffsound.judges.resnet import ResNetConfig
+from diffsound.model.bundle import Bundle
+from diffsound.model.coverage import Coverage
+from diffsound.weights import write_export
 from metric_support import MEL
 from support import KNOWN_CAPTIONS, TEXT_DIM, make_bundle, tiny_diffsound
 from text_fixtures import bert_folder, clip_folder  # noqa: F401
@@ -79,3 +81,29 @@ def ranking_folder(
     """The tiny bundle with a captioner that chooses among candidates; read only."""
     folder = tmp_path_factory.mktemp("bundles") / "ranking"
     return replace(tiny_bundle, judges={"captioner": captioner_run}).save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def classifier() -> Classifier:
+    backbone = ResNetConfig(
+        stem=4, widths=(8, 16), depths=(1, 1), strides=((2, 2), (2, 2)), feature_dim=12
+    )
+    config = ClassifierConfig(mel=MEL, labels=("dog", "rain", "bell"), backbone=backbone)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = Classifier(config).eval()
+        # Batch norms as after some training; a fresh one would make every block its shortcut.
+        for module in made.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+                torch.nn.init.normal_(module.bias, std=0.1)
+    return made
+
+
+@pytest.fixture(scope="session")
+def classifier_run(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same classifier as the export of a run."""
+    run = tmp_path_factory.mktemp("classifier")
+    config = classifier.config.model_dump(mode="json")
+    write_export(run, "classifier", config, classifier.state_dict(), step=1, metrics={})
+    return run

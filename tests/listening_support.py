@@ -9,11 +9,11 @@ from diffsound.evaluation.sets import Example, write_examples
 from metric_support import RATE, sound
 
 
-def make_runs(folder: Path, first: int = 0) -> dict[str, str | Path]:
+def make_runs(
+    folder: Path, first: int = 0, caption: str = "sentence </script>"
+) -> dict[str, str | Path]:
     """Two systems' evaluations of three clips."""
-    examples = [
-        Example(f"clip-{n}", f"sentence </script> {n}", ("other",)) for n in range(first, first + 3)
-    ]
+    examples = [Example(f"clip-{n}", f"{caption} {n}", ("other",)) for n in range(first, first + 3)]
     runs: dict[str, str | Path] = {}
     for system, shift in (("diff", 100), ("ar", 200)):
         out = folder / system

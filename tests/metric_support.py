@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diffsound.audio.mel import MelConfig
-from diffsound.evaluation.clips import WaveClip
+from diffsound.evaluation.features import WaveClip
 
 RATE = 8000
 MEL = MelConfig(n_fft=256, hop_length=64, n_mels=32, fmin=0.0, fmax=4000.0, sample_rate=RATE)

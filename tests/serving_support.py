@@ -12,15 +12,21 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from diffsound.bundle import Bundle
-from diffsound.jobs import Job
-from diffsound.pipeline import TextToSound
+from diffsound.generation.jobs import Job
+from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.sound import Sound
+from diffsound.model.bundle import Bundle
 from diffsound.serving.app import create_app
+from diffsound.serving.connections import server_options
 from diffsound.serving.run import address, bind
 from diffsound.serving.settings import ServerSettings
-from diffsound.sound import Sound
 
 HOST = "testserver"
+CHROMIUM_FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--mute-audio",
+]  # fmt: skip
 
 
 class WatchedPipeline(TextToSound):
@@ -76,13 +82,15 @@ def wait_for_reader(app: FastAPI) -> None:
 
 
 @contextmanager
-def live_server(app: FastAPI) -> Iterator[str]:
+def live_server(app: FastAPI, port: int = 0) -> Iterator[str]:
     """The app on a real port of this machine; gives its address once it is ready."""
-    listener = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=10))
+    listener = bind("127.0.0.1", port)
+    service = app.state.service
+    options = server_options(service.settings.limits, service.metrics)
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=10, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    assert app.state.service.engine.settled.wait(60)
+    assert service.engine.settled.wait(60)
     try:
         yield address(listener)
     finally:

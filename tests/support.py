@@ -8,17 +8,9 @@ from typing import Any
 import torch
 
 from diffsound.audio.mel import MelConfig
-from diffsound.bundle import (
-    Bundle,
-    BundleConfig,
-    CodecPart,
-    DecoderPart,
-    GenerationDefaults,
-    VocoderPart,
-)
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import (
     ARConfig,
     DecoderConfig,
@@ -26,6 +18,9 @@ from diffsound.decoder.config import (
     LossConfig,
     ScheduleConfig,
 )
+from diffsound.generation.settings import GenerationDefaults
+from diffsound.model.bundle import Bundle
+from diffsound.model.config import BundleConfig, CodecPart, DecoderPart, VocoderPart
 from diffsound.text.config import TextEncoderConfig
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig

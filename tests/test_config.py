@@ -1,5 +1,6 @@
 """Strict configs: unknown and ill-typed keys are named, overrides are applied."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,41 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_dump_round_trip(tmp_path: Path) -> None:
     config = Outer(decoder=Inner(layers=5))
     assert load_config(Outer, write(tmp_path / "c.yaml", dump_yaml(config))) == config
+
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 20_000, "{a: " * 20_000, "1: 2", "{1: {2: 3}}", "? [a]\n: b", "a: " + "9" * 5000,
+        "a: 2001-99-99", "&x {a: *x}", "&x [*x]", LAUGHS, "a: \x00", "a: !!python/none x",
+    ],
+    ids=["deep list", "deep map", "integer key", "nested integer key", "list as key",
+         "huge integer", "no such day", "map in itself", "list in itself", "a billion laughs",
+         "NUL", "unknown tag"],
+)  # fmt: skip
+def test_yaml_that_breaks_a_parser_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(Outer, path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_pipe_or_folder_is_no_config(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    for name in ("pipe.yaml", "folder.yaml"):
+        with pytest.raises(ConfigError, match="cannot read"):
+            load_config(Outer, tmp_path / name)
+
+
+def test_keys_with_line_breaks_are_shown_in_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.yaml", '"a\\nb\\x1b[31m": 1\n')
+    with pytest.raises(ConfigError, match=r"unknown key 'a\\nb\\x1b\[31m'"):
+        load_config(Outer, path)

@@ -1,10 +1,12 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, and only regular files are read."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from diffsound.files import atomic_write, sha256
+from diffsound.files import atomic_write, open_regular, read_text, sha256
 
 
 def test_replaces_on_success(tmp_path: Path) -> None:
@@ -37,3 +39,37 @@ def test_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: Bas
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     assert sha256(tmp_path / "x").startswith("ba7816bf8f01cfea414140de5dae2223")
+
+
+def test_the_new_name_is_put_on_the_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(handle).st_mode), (tmp_path / "a.txt").exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with atomic_write(tmp_path / "a.txt") as temporary:
+        temporary.write_text("new")
+    assert synced == [(False, False), (True, True)]
+
+
+@pytest.mark.parametrize("name", ["pipe", "folder", "device"])
+def test_only_regular_files_are_opened(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for read in (open_regular, read_text, sha256):
+        with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+            read(tmp_path / name)
+
+
+def test_a_text_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("é" * 4)
+    assert read_text(path, limit=8) == "éééé"
+    with pytest.raises(OSError, match="more than"):
+        read_text(path, limit=7)

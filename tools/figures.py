@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from diffsound.bundle import describe, resolve
 from diffsound.files import atomic_write
+from diffsound.model.bundle import describe, resolve
 
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.json"

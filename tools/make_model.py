@@ -83,7 +83,7 @@ SCALES = {
     # Tests: every step of the recipe in seconds, at the sample rate that `data prepare` gives.
     "tiny": Scale(
         "tiny",
-        ("train.max_steps=2", "train.tensorboard=false"),
+        ("train.max_steps=2", "train.log=none"),
         ("mel={n_fft: 1024, hop_length: 256, n_mels: 32, fmin: 0.0, fmax: 11025.0}",),
         ("num_inference_steps=4",),
         scenes=4,

@@ -14,15 +14,15 @@ from PIL import Image, ImageDraw, ImageFont
 
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.files import atomic_write
-from diffsound.pipeline import TextToSound
-from diffsound.sound import Sound
+from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.sound import Sound
 
 PICTURE = Path(__file__).parents[1] / "docs" / "picture.png"
 PROMPTS = (
-    "a dog barks twice",
-    "rain falls on a tin roof",
-    "a church bell rings",
-    "footsteps, then a door creaks",
+    "a dog barks",
+    "someone knocks on a wooden door",
+    "waves break on a beach",
+    "footsteps, then a cat meows",
 )
 SEED, SECONDS = 7, 4.0
 WIDTH, HEIGHT, CAPTION, GAP = 430, 150, 26, 12  # pixels, of each spectrogram and around it

@@ -24,7 +24,7 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.errors import DiffsoundError, InputError
 from diffsound.files import atomic_write
-from diffsound.names import slug
+from diffsound.generation.names import slug
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "recognition"
@@ -54,7 +54,7 @@ classifier that was trained on real clips only; intervals of 95 %. Made from the
 `diffsound evaluate recognise` by `python tools/recognition_page.py`.
 
 {scores}
-
+{ear}
 {clean}
 
 The real clips' spectrum is every second clip of a class against the others. "Cut off" is what ends
@@ -90,6 +90,7 @@ def make_page(report_folder: Path, out: Path) -> Path:
         sentences=report["protocol"]["sentences"],
         seconds=report["protocol"]["settings"]["seconds"],
         scores=_scores(report),
+        ear=_ear(report.get("ear")),
         clean=_clean(report["cleanliness"]),
         worst="".join(worst),
         folder=FOLDER,
@@ -113,6 +114,25 @@ def _scores(report: Mapping[str, Any]) -> str:
         cells = [f"{s['value']:.3f} [{s['low']:.2f}, {s['high']:.2f}]" for s in shares]
         lines.append(f"| {NAMES[row]} | {found['clips']} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _ear(found: Mapping[str, Any] | None) -> str:
+    """The same rows by an outside ear, if the report has one."""
+    if found is None:
+        return ""
+    lines = ["| what it hears | clips | top-1 | top-5 | Fréchet |", "| --- " * 5 + "|"]
+    real = found["probe"] | {"clips": found["probe"]["held"]}
+    rows = {"real clips its probe was not fitted on": real}
+    rows |= {NAMES[row]: one for row, one in found["rows"].items()}
+    for told, one in rows.items():
+        figures = (f"{score['value']:.3g}" for score in one["scores"].values())
+        lines.append(f"| {told} | {one['clips']} | {' | '.join(figures)} |")
+    about = (
+        f"By an outside ear, `{found['name']}`, which had no part in training: a linear probe over "
+        f"its embeddings, fitted on {found['probe']['fitted']} real clips "
+        f"({found['probe']['fit']}); shares of clips.\n\n"
+    )
+    return "\n" + about + "\n".join(lines) + "\n"
 
 
 def _clean(rows: Mapping[str, Mapping[str, float | None]]) -> str:

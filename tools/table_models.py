@@ -21,7 +21,7 @@ from make_model import ROOT, Step, run_steps
 SMALLER = (
     "decoder.layers=4", "decoder.heads=3", "decoder.width=192",
     "train.max_steps=900", "train.lr=1.2e-3", "train.warmup_steps=100", "train.ema_decay=0.99",
-    "train.validate_steps=450", "train.tensorboard=false", "samples.clips=0",
+    "train.validate_steps=450", "train.log=none", "samples.clips=0",
 )  # fmt: skip
 MASK_RATES = ("0.1", "0.3", "0.5", "0.7", "0.9")
 SCENES = 600

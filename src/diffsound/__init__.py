@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "TextToSound": "diffsound.pipeline",
-    "Sound": "diffsound.sound",
-    "Bundle": "diffsound.bundle",
-    "BundleConfig": "diffsound.bundle",
-    "SamplingSettings": "diffsound.decoder.contract",
+    "TextToSound": "diffsound.generation.pipeline",
+    "Sound": "diffsound.generation.sound",
+    "Bundle": "diffsound.model.bundle",
+    "BundleConfig": "diffsound.model.bundle",
+    "GenerationSettings": "diffsound.generation.settings",
     "DiffsoundError": "diffsound.errors",
     "InputError": "diffsound.errors",
     "AudioError": "diffsound.errors",
@@ -33,8 +33,8 @@ __all__ = [
     "BundleConfig",
     "BundleError",
     "DiffsoundError",
+    "GenerationSettings",
     "InputError",
-    "SamplingSettings",
     "Sound",
     "TextToSound",
     "__version__",
@@ -42,16 +42,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from diffsound.bundle import Bundle, BundleConfig
-    from diffsound.decoder.contract import SamplingSettings
     from diffsound.errors import AudioError, BundleError, DiffsoundError, InputError
-    from diffsound.pipeline import TextToSound
-    from diffsound.sound import Sound
+    from diffsound.generation.pipeline import TextToSound
+    from diffsound.generation.settings import GenerationSettings
+    from diffsound.generation.sound import Sound
+    from diffsound.model.bundle import Bundle
+    from diffsound.model.config import BundleConfig
 
 
 def load(source: str | None = None, **options: Any) -> TextToSound:
     """The pipeline of a bundle: a folder, a hub id, or (None) the one in the package."""
-    from diffsound.pipeline import TextToSound
+    from diffsound.generation.pipeline import TextToSound
 
     return TextToSound.from_pretrained(source, **options)
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from diffsound.errors import ConfigError
+from diffsound.files import read_text
+
+# The largest config here has 4 kB and 200 values.
+_MAX_BYTES = 2**20
+_MAX_NODES = 100_000
 
 
 class Config(BaseModel):
@@ -22,6 +27,14 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
+# A config may come from a stranger, so every number of a network has a bound, far above any use:
+# `tests/test_bounds.py` finds those that have none.
+Width = Annotated[int, Field(ge=1, le=65_536)]  # channels, codes, columns
+Count = Annotated[int, Field(ge=1, le=256)]  # layers, heads, rows, kernels
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+MAX_LEVELS = 8
+MAX_STRIDE = 4096  # frames or bands, all levels together
+
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
@@ -29,14 +42,41 @@ def load_config(model: type[ConfigT], path: str | Path, overrides: Iterable[str]
     """Read a YAML file, apply `a.b=value` overrides, validate."""
     path = Path(path)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        data = read_yaml(path) or {}
     except OSError as error:
         raise ConfigError(f"cannot read the config {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid YAML: {_one_line(error)}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold keys and values, not a {type(data).__name__}")
     return parse_config(model, apply_overrides(data, overrides), source=str(path))
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The value in a YAML file; an OSError, or a ValueError for whatever is wrong with it."""
+    return parse_yaml(read_text(path, limit=_MAX_BYTES))
+
+
+def parse_yaml(text: str) -> Any:
+    """A YAML value. What it says of a few bytes cannot take up gigabytes: see _MAX_NODES."""
+    try:
+        value = yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise ValueError(_one_line(error)) from error
+    # Aliases let a value hold itself, or ten times what holds ten times something.
+    waiting, nodes = [value], 0
+    while waiting:
+        node = waiting.pop()
+        nodes += 1
+        if nodes > _MAX_NODES:
+            raise ValueError(f"it has more than {_MAX_NODES} values")
+        if isinstance(node, dict):
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+    return value
 
 
 def parse_config(model: type[ConfigT], data: Mapping[str, Any], source: str = "config") -> ConfigT:
@@ -61,8 +101,8 @@ def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
             if not isinstance(node, dict):
                 raise ConfigError(f"'{parent}' in '{key}' is a value, not a group of keys")
         try:
-            node[last] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            node[last] = parse_yaml(text)
+        except ValueError as error:
             raise ConfigError(f"the value of '{key}' is not valid YAML: {text}") from error
     return result
 
@@ -70,6 +110,17 @@ def apply_overrides(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[s
 def dump_yaml(config: BaseModel) -> str:
     """The config as YAML, keys in declaration order."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested groups as one level of dotted keys; tuples as lists, as they come back from a file."""
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            values |= flat(value, f"{prefix}{key}.")
+        else:
+            values[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return values
 
 
 def _deep_copy(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +132,7 @@ def _deep_copy(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe(error: ValidationError, model: type[BaseModel]) -> str:
     problem = error.errors()[0]
-    location = [str(part) for part in problem["loc"]]
+    location = [shown(part) for part in problem["loc"]]
     path = ".".join(location)
     if problem["type"] == "extra_forbidden":
         keys = _all_keys(model)
@@ -91,11 +142,16 @@ def _describe(error: ValidationError, model: type[BaseModel]) -> str:
         # A key that exists is in the wrong place: say where it belongs.
         meant = keys[nearest[0]] if nearest[0] == location[-1] else nearest[0]
         return f"unknown key '{path}'; did you mean '{meant}'?"
-    given = repr(problem.get("input"))
-    if len(given) > 60:
-        given = given[:57] + "..."
+    given = shown(repr(problem.get("input")))
     message = problem["msg"][:1].lower() + problem["msg"][1:]
     return f"'{path}': {message} (given {given})" if path else message
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """A value from a stranger's file, fit for a message of one line."""
+    text = str(value)
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _all_keys(model: type[BaseModel]) -> dict[str, str]:

@@ -1,13 +1,21 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, and only regular files are read."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+# Far above any config, manifest or list of prompts; a larger file is a mistake or an attack.
+MAX_TEXT_BYTES = 64 * 2**20
 
 
 @contextmanager
@@ -26,13 +34,24 @@ def atomic_write(target: str | Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        sync(temporary)
         make_public(temporary)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    sync(target.parent)  # until then a power cut can undo the renaming
+
+
+def sync(path: Path) -> None:
+    """Put a file, or the names in a folder, on the disk."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def make_public(path: Path) -> None:
@@ -40,9 +59,80 @@ def make_public(path: Path) -> None:
     path.chmod(0o666 & ~_umask())
 
 
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file for reading; a folder, pipe, socket or device is an OSError.
+
+    Never blocks: opening a named pipe would wait for a writer, reading a device may never end.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_text(path: str | Path, encoding: str = "utf-8", limit: int = MAX_TEXT_BYTES) -> str:
+    """The text of a regular file of at most `limit` bytes; an OSError or UnicodeDecodeError."""
+    with open_regular(path) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit >> 20} MiB", str(path))
+    return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value; whatever is wrong with it, too deep a nesting included, is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """The value in a JSON file; an OSError or a ValueError (bad UTF-8 is one) if it has none."""
+    return parse_json(read_text(path))
+
+
+def is_member_name(name: str) -> bool:
+    """Whether `name` is a plain path below a folder: relative, without `..`, the same everywhere.
+
+    Backslashes and colons are refused because Windows reads them as folders and drives.
+    """
+    return (
+        bool(name)
+        and name == str(PurePosixPath(name))
+        and not name.startswith("/")
+        and not any(part in ("..", ".") for part in name.split("/"))
+        and not any(char in '\\:*?"<>|' or not char.isprintable() for char in name)
+    )
+
+
+def member(folder: str | Path, name: str) -> Path:
+    """The path of a file that a folder's own listing names; an OSError if it leads elsewhere.
+
+    A link anywhere below the folder is refused, whatever it points to. The only exception is the
+    cache of a model hub, where every file of a snapshot is a link to a blob of the same model.
+    """
+    if not is_member_name(name):
+        raise OSError(errno.EINVAL, f"'{name[:60]}' is not the name of a file inside it")
+    root = Path(os.path.realpath(folder))
+    path = root / name
+    found = Path(os.path.realpath(path))
+    in_hub = root.parent.name == "snapshots" and found.parent == root.parent.parent / "blobs"
+    if found != path and not in_hub:
+        raise OSError(errno.ELOOP, f"'{name}' goes through a link")
+    return found
+
+
 def sha256(path: str | Path) -> str:
-    """The file's SHA-256 as hex."""
-    with Path(path).open("rb") as stream:
+    """The SHA-256 of a regular file as hex."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

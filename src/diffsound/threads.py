@@ -4,7 +4,7 @@ A product of a few rows is cut differently for different numbers of threads, and
 differently; one flipped bit can flip a token. The few small products of a generation therefore
 always run on one thread, so that a seed gives the same sound with any number of cores, alone and
 beside others. Sums of a thousand products and more are cut as well, where the processor has
-AVX-512: in int8 there is none of them (`quantize.py`); in float32 the last layer of a block is one,
+AVX-512: in int8 there is none of them (`backends.py`); in float32 the last layer of a block is one,
 and a token may differ with the number of cores, though very rarely (none in 30 sounds on one and
 two).
 """

@@ -16,7 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffsound.audio import riff
+from diffsound.audio import containers
+from diffsound.audio.containers import with_serial
 from diffsound.audio.io import (
     AUDIO_FORMATS,
     check_target,
@@ -28,7 +29,6 @@ from diffsound.audio.io import (
     to_mono,
     write_audio,
 )
-from diffsound.audio.ogg import with_serial
 from diffsound.errors import AudioError, InputError
 
 RATE = 22050
@@ -271,10 +271,16 @@ def test_the_comment_of_a_wav_is_one_other_programs_see() -> None:
 @given(samples=st.integers(1, 9), comment=st.text(st.characters(codec="utf-8"), max_size=30))
 @settings(max_examples=40, deadline=None)
 def test_riff_comments_keep_the_chunks_aligned(samples: int, comment: str) -> None:
-    data = riff.with_comment(encode_audio(tone()[:samples], RATE), comment)
+    data = containers.with_tags(
+        encode_audio(tone()[:samples], RATE), {"title": "x", "comment": comment}
+    )
     assert int.from_bytes(data[4:8], "little") == len(data) - 8
-    assert riff.read_comment(io.BytesIO(data)) == comment.rstrip("\0")
-    assert [chunk.name for chunk in riff.chunks(io.BytesIO(data))] == [b"fmt ", b"data", b"LIST"]
+    assert containers.read_comment(io.BytesIO(data)) == comment.rstrip("\0")
+    assert [chunk.name for chunk in containers.chunks(io.BytesIO(data))] == [
+        b"fmt ",
+        b"data",
+        b"LIST",
+    ]
 
 
 def test_a_torch_wave_is_taken() -> None:
@@ -391,3 +397,21 @@ def test_resampling_keeps_what_both_rates_can_hold_and_nothing_else() -> None:
     assert np.abs(down - tone(hertz=1000))[500:-500].max() < 1e-3
     gone = resample(tone(rate=48000, hertz=15000), 48000, RATE)
     assert np.abs(gone)[500:-500].max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["pipe.wav", "folder.wav", "device.wav"])
+def test_what_is_no_regular_file_is_refused_without_blocking(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe.wav")
+    (tmp_path / "folder.wav").mkdir()
+    (tmp_path / "device.wav").symlink_to("/dev/zero")
+    for read in (read_audio, read_metadata):
+        with pytest.raises(AudioError, match="cannot read"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize("format", ["wav", "flac", "ogg", "mp3"])
+def test_an_empty_tag_is_left_out(format: str) -> None:
+    tags = {"title": "", "artist": "diffsound"}
+    data = encode_audio(np.zeros(2205), 22050, format, tags=tags, metadata={"seed": 1})
+    assert read_metadata(io.BytesIO(data)) == {"seed": 1}
+    assert b"diffsound" in data

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diffsound.audio.io import encode_audio, read_audio
-from diffsound.audio.loudness import (
+from diffsound.audio.mixing import (
     LOUDNESS_CEILING,
     integrated_loudness,
     limit_peak,

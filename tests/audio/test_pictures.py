@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageChops
+from PIL import ImageChops
 
-from diffsound.audio.envelope import envelope
-from diffsound.audio.spectrogram import spectrogram_image, spectrogram_png
-from diffsound.errors import AudioError, InputError
+from diffsound.audio.spectrogram import envelope, spectrogram_figure, spectrogram_image
+from diffsound.errors import InputError
 
 
 def luminance(level: float) -> int:
@@ -39,42 +37,70 @@ def test_louder_is_lighter() -> None:
     assert luminance(9.0) == luminance(float("inf")) == levels[-1]
 
 
-@pytest.mark.parametrize("seconds", [0.5, 9.845, 30.0])
-def test_the_time_axis_is_drawn_beneath(seconds: float) -> None:
-    mel = np.zeros((80, 50), dtype=np.float32)
-    image = spectrogram_image(mel, size=(300, 100), seconds=seconds)
-    assert image.size[0] == 300
-    axis = image.crop((0, 100, *image.size)).convert("L")
-    assert np.asarray(axis).min() < 50
-    other = spectrogram_image(mel, size=(300, 100), seconds=2 * seconds)
-    assert ImageChops.difference(image, other).getbbox() is not None
+RATE = 22050
+LEFT, TOP, RIGHT, BOTTOM = 150, 80, 1650, 640  # of the plot in a figure
 
 
-def test_a_png_is_written_whole(tmp_path: Path) -> None:
-    mel = torch.rand(80, 848)
-    spectrogram_png(mel, tmp_path / "mel.png")
-    with Image.open(tmp_path / "mel.png") as image:
-        assert image.format == "PNG"
-        assert ImageChops.difference(image, spectrogram_image(mel)).getbbox() is None
-    with pytest.raises(AudioError, match="exists already"):
-        spectrogram_png(mel, tmp_path / "mel.png")
-    with pytest.raises(AudioError, match="no folder"):
-        spectrogram_png(mel, tmp_path / "nowhere" / "mel.png")
-    with pytest.raises(AudioError, match=r"\.png"):
-        spectrogram_png(mel, tmp_path / "mel.gif")
-    assert len(list(tmp_path.iterdir())) == 1
+def dark_ticks(line: np.ndarray) -> np.ndarray:
+    """Where ticks are on a line of pixels just outside the plot."""
+    return np.flatnonzero(line < 100)
+
+
+@pytest.mark.parametrize("frequency", [250, 500, 1000, 2000, 4000, 8000])
+def test_a_tone_is_drawn_at_its_frequency_s_tick(frequency: int) -> None:
+    time = np.arange(2 * RATE) / RATE
+    figure = spectrogram_figure(0.5 * np.sin(2 * np.pi * frequency * time), RATE).convert("L")
+    pixels = np.asarray(figure).astype(int)
+    brightest = TOP + int(pixels[TOP + 3 : BOTTOM - 3, (LEFT + RIGHT) // 2].argmax()) + 3
+    assert np.abs(dark_ticks(pixels[TOP:BOTTOM, LEFT - 6]) + TOP - brightest).min() <= 4
+
+
+def test_a_click_is_drawn_at_its_time_s_tick() -> None:
+    wave = np.zeros(4 * RATE, np.float32)
+    wave[1 * RATE] = 0.9
+    pixels = np.asarray(spectrogram_figure(wave, RATE).convert("L")).astype(int)
+    brightest = LEFT + 3 + int(pixels[(TOP + BOTTOM) // 2, LEFT + 3 : RIGHT - 3].argmax())
+    assert abs(brightest - (LEFT + (RIGHT - LEFT) / 4)) <= 6
+    assert np.abs(dark_ticks(pixels[BOTTOM + 6, LEFT:RIGHT]) + LEFT - brightest).min() <= 6
+
+
+def test_silence_is_dark_and_a_quiet_sound_is_not() -> None:
+    noise = np.random.default_rng(0).standard_normal(RATE).astype(np.float32)
+    silent, quiet = (
+        np.asarray(spectrogram_figure(level * noise, RATE).convert("L"))[TOP + 5 : BOTTOM - 5]
+        for level in (0.0, 0.01)
+    )
+    assert silent[:, LEFT + 5 : RIGHT - 5].max() < 10
+    assert quiet[:, LEFT + 5 : RIGHT - 5].mean() > 100
+
+
+def test_a_long_title_is_shortened_to_the_plot() -> None:
+    wave = np.zeros(RATE, np.float32)
+    untitled, short, long = (
+        spectrogram_figure(wave, RATE, title) for title in ("", "rain", "a dog barks " * 40)
+    )
+    assert ImageChops.difference(untitled, short).getbbox() is not None
+    left, _, right, bottom = ImageChops.difference(untitled, long).getbbox()
+    assert left >= LEFT - 2
+    assert right <= RIGHT + 2
+    assert bottom <= TOP
+
+
+@pytest.mark.parametrize("samples", [1, 100, 30 * RATE])
+def test_any_length_is_drawn(samples: int) -> None:
+    assert spectrogram_figure(np.full(samples, 0.1), RATE).size == (1880, 760)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 100)])
+def test_a_wave_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="samples"):
+        spectrogram_figure(np.zeros(shape), RATE)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (1, 80, 5), (5,)])
 def test_a_mel_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="n_mels"):
         spectrogram_image(np.zeros(shape))
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
-def test_a_duration_that_cannot_be_drawn_is_refused(seconds: float) -> None:
-    with pytest.raises(InputError, match="duration"):
-        spectrogram_image(np.zeros((2, 2)), seconds=seconds)
 
 
 @given(samples=st.integers(1, 500), points=st.integers(1, 60))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.batch.rows import Request, read_requests
+from diffsound.batch.rows import RowTask, read_requests
 from diffsound.errors import DataError
 
 
@@ -37,6 +37,14 @@ def test_jsonl_csv_and_text_say_the_same(tmp_path: Path) -> None:
     assert [r.seeds for r in by_text] == [by_json[0].seeds, by_json[2].seeds]
 
 
+def test_an_empty_prompt_is_a_row_in_every_format(tmp_path: Path) -> None:
+    """It is reported with its line when it comes to be made; the other rows are not held up."""
+    by_json = write(tmp_path / "p.jsonl", {"prompt": "rain"}, {"prompt": "", "seed": 3})
+    by_csv = write(tmp_path / "p.csv", "prompt,seed", "rain,", ",3")
+    for path in (by_json, by_csv):
+        assert [request.prompt for request in read_requests(path, "wav")] == ["rain", ""]
+
+
 def test_settings_of_a_row_go_before_those_of_the_batch(tmp_path: Path) -> None:
     path = write(
         tmp_path / "p.jsonl",
@@ -44,13 +52,14 @@ def test_settings_of_a_row_go_before_those_of_the_batch(tmp_path: Path) -> None:
         {"prompt": "rain", "seed": None, "name": "second", "candidates": 2},
     )
     first, second = read_requests(path, "flac", duration=9.0, guidance=3.0, top_k=None)
-    assert (first.duration, second.duration) == (2.0, 9.0)
-    assert first.sampling == {"num_inference_steps": 7, "guidance_scale": 3.0}
-    assert second.sampling == {"guidance_scale": 3.0}
+    assert first.settings == {
+        "duration": 2.0, "negative_prompt": "wind", "num_inference_steps": 7, "guidance_scale": 3.0,
+    }  # fmt: skip
+    assert second.settings == {"duration": 9.0, "guidance_scale": 3.0}
     assert first.files == ("rain-5.flac",)
     assert second.files == ("second-1.flac", "second-2.flac")
     assert second.seeds[1] == second.seeds[0] + 1
-    assert first.settings != second.settings
+    assert first.group != second.group
 
 
 def test_seeds_of_rows_without_one_depend_on_the_prompt_alone(tmp_path: Path) -> None:
@@ -68,6 +77,8 @@ def test_seeds_of_rows_without_one_depend_on_the_prompt_alone(tmp_path: Path) ->
     [
         ("p.jsonl", '{"prompt": "rain"}\n{"prompt": "a", "volume": 3}', "line 2.*'volume'"),
         ("p.jsonl", '{"prompt": "rain", "durations": 3}', "did you mean 'duration'"),
+        ("p.jsonl", '{"prompt": "rain", "duration": 99}', "less than or equal to 30"),
+        ("p.jsonl", '{"prompt": "rain", "sampler": "magic"}', "'ancestral', 'confidence'"),
         ("p.jsonl", '{"prompt": "rain"}\nrain', "line 2 is not JSON"),
         ("p.jsonl", '["rain"]', "line 1 must be an object"),
         ("p.jsonl", '{"seed": 1}', "'prompt'"),
@@ -118,7 +129,7 @@ def test_names_that_differ_in_case_only_are_one_file_on_some_machines(tmp_path: 
     st.text(),
 )
 def test_keys_tell_every_request_apart(pairs: list[tuple[str, int]], context: str) -> None:
-    requests = {pair: Request(1, pair[0], (pair[1],), ("x.wav",), None, None, {}) for pair in pairs}
+    requests = {pair: RowTask(1, pair[0], (pair[1],), ("x.wav",), {}) for pair in pairs}
     keys = {request.key(0, context) for request in requests.values()}
     assert len(keys) == len(requests)
     first = next(iter(requests.values()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from diffsound.batch.rows import read_requests
 from diffsound.batch.run import BatchReport, Interrupted, Maker, _together, generate_batch
 from diffsound.errors import AudioError, BundleError, DataError, InputError
 from diffsound.files import sha256
-from diffsound.pipeline import TextToSound
+from diffsound.generation.pipeline import TextToSound
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "a dog barks", "seed": 7},
@@ -105,8 +107,8 @@ def test_rows_that_fail_are_listed_and_take_no_other_with_them(
         {"prompt": "rain", "seed": 1},
         {"prompt": "   ", "seed": 2},
         {"prompt": "bad \ud800 text", "seed": 3},
-        {"prompt": "long", "duration": 99},
-        {"prompt": "odd", "sampler": "magic"},
+        {"prompt": "long", "steps": 999},
+        {"prompt": "odd", "remask": 0.5},
         {"prompt": "wind", "seed": 4},
     ]
     path = write(tmp_path, rows)
@@ -115,7 +117,7 @@ def test_rows_that_fail_are_listed_and_take_no_other_with_them(
     assert [failure.line for failure in report.failures] == [2, 3, 4, 5]
     listed = lines(tmp_path / "out" / "failures.jsonl")
     assert [failure["line"] for failure in listed] == [2, 3, 4, 5]
-    assert "duration must be" in listed[2]["error"]
+    assert "steps must lie in 1..10" in listed[2]["error"]
     # Put right, the rest is made and the list of failures is gone.
     report = generate_batch(
         write(tmp_path, [rows[0], rows[5]]), tmp_path / "out", bundle=tiny_folder
@@ -125,7 +127,7 @@ def test_rows_that_fail_are_listed_and_take_no_other_with_them(
 
 
 def test_a_failure_is_tried_once_more(tmp_path: Path, tiny_folder: Path) -> None:
-    """The first attempt asks for 99 s, which fails; the second for what the row says."""
+    """The first attempt asks for 999 steps, which fails; the second for what the row says."""
     maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", None, "")
     attempts: list[int] = []
 
@@ -135,7 +137,7 @@ def test_a_failure_is_tried_once_more(tmp_path: Path, tiny_folder: Path) -> None
         def __call__(self, requests: Any, stopped: Any = None) -> Any:
             attempts.append(len(requests))
             if len(attempts) == 1:
-                return maker([type(r)(**{**vars(r), "duration": 99.0}) for r in requests])
+                return maker([replace(r, settings={"num_inference_steps": 999}) for r in requests])
             return maker(requests)
 
     from diffsound.batch.run import _first_and_again
@@ -225,7 +227,7 @@ def test_what_workers_get_survives_the_way_to_them(tmp_path: Path, tiny_folder: 
     import subprocess
     import sys
 
-    rows = [{"prompt": "rain", "seed": 1, "candidates": 2}, {"prompt": "odd", "duration": 99}]
+    rows = [{"prompt": "rain", "seed": 1, "candidates": 2}, {"prompt": "odd", "steps": 999}]
     requests = read_requests(write(tmp_path, rows), "wav")
     maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", None, "context")
     code = (
@@ -285,7 +287,7 @@ def test_rows_of_equal_settings_are_put_together(tmp_path: Path) -> None:
     requests = read_requests(write(tmp_path, rows), "wav")
     chunks = list(_together(requests, 2))
     assert sorted(r.line for chunk in chunks for r in chunk) == list(range(1, 8))
-    assert all(len({r.settings for r in chunk}) == 1 for chunk in chunks)
+    assert all(len({r.group for r in chunk}) == 1 for chunk in chunks)
     assert sorted(map(len, chunks)) == [1, 2, 2, 2]
 
 
@@ -310,3 +312,48 @@ def test_a_stopped_maker_writes_nothing(tmp_path: Path, tiny_folder: Path) -> No
     with pytest.raises(Interrupted):
         maker(requests, lambda: True)
     assert contents(tmp_path / "out") == {}
+
+
+def test_two_batches_do_not_share_a_folder(
+    tmp_path: Path, prompts: Path, tiny_folder: Path
+) -> None:
+    out = tmp_path / "out"
+    refused: list[str] = []
+
+    def second(share: float) -> None:
+        with pytest.raises(AudioError) as caught:
+            generate_batch(prompts, out, bundle=tiny_folder)
+        refused.append(str(caught.value))
+
+    report = generate_batch(prompts, out, bundle=tiny_folder, workers=1, progress=second)
+    assert report.made == 5
+    assert "another batch is writing" in refused[0]
+    assert not (out / "batch.lock").exists()
+    assert generate_batch(prompts, out, bundle=tiny_folder).kept == 5
+
+
+def test_the_lock_of_a_killed_batch_is_taken_over(
+    tmp_path: Path, prompts: Path, tiny_folder: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "batch.lock").touch()
+    assert generate_batch(prompts, tmp_path / "out", bundle=tiny_folder).made == 5
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"prompt": ' * 50_000, "9" * 5000])
+def test_json_that_breaks_a_parser_names_its_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "rain"}\n' + line + "\n")
+    with pytest.raises(DataError, match="line 2") as caught:
+        read_requests(path, "wav")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.csv", "p.txt"])
+def test_a_pipe_or_folder_is_no_file_of_prompts(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).mkdir()
+    for path in (tmp_path / name, tmp_path / "folder" / name):
+        with pytest.raises(DataError, match="cannot read"):
+            read_requests(path, "wav")

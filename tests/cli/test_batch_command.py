@@ -22,12 +22,12 @@ def write(folder: Path, count: int, **settings: object) -> Path:
 def test_failures_end_in_exit_1_and_bad_files_in_exit_2(tmp_path: Path, tiny_folder: Path) -> None:
     path = write(tmp_path, 2)
     with path.open("a") as stream:
-        stream.write('{"prompt": "too long", "duration": 99}\n')
+        stream.write('{"prompt": "too long", "steps": 999}\n')
     command = [*RUN, "batch", str(path), "--out", "out", "-b", str(tiny_folder)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stdout == "out: 2 sounds made\n"
-    assert done.stderr.startswith("failed: line 3: duration must be")
+    assert done.stderr.startswith("failed: line 3: steps must lie")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "failures.jsonl", "manifest.jsonl", "sound-0-0.wav", "sound-1-1.wav",
     ]  # fmt: skip
@@ -38,6 +38,19 @@ def test_failures_end_in_exit_1_and_bad_files_in_exit_2(tmp_path: Path, tiny_fol
     assert done.stderr.startswith("error: ")
     assert "'colour'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_empty_prompt_in_a_csv_is_skipped_and_reported(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
+    (tmp_path / "p.csv").write_text("prompt,seed\nrain,1\n,2\n")
+    command = [*RUN, "batch", "p.csv", "--out", "out", "-b", str(tiny_folder)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout == "out: 1 sound made\n"
+    assert done.stderr.startswith("failed: line 3: ")
+    assert done.stderr.count("\n") == 1
+    assert {p.name for p in (tmp_path / "out").glob("*.wav")} == {"rain-1.wav"}
 
 
 def test_ctrl_c_leaves_whole_files_and_the_next_run_goes_on(
@@ -58,7 +71,7 @@ def test_ctrl_c_leaves_whole_files_and_the_next_run_goes_on(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert "run it again to go on" in errors
+    assert "run it again to resume" in errors
     entries = [json.loads(line) for line in manifest.read_text().splitlines()]
     assert 3 <= len(entries) < count
     for entry in entries:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli_support import diffsound
-from diffsound.bundle import copy_bundle, verify
 from diffsound.errors import BundleError
+from diffsound.model.bundle import copy_bundle, verify
 
 
 def test_export_int8_and_run(tmp_path: Path, tiny_folder: Path) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from diffsound.bundle import load_codec
 from diffsound.cli.main import run
 from diffsound.data.shards import PreparedData
+from diffsound.model.bundle import load_codec
 
 
 @pytest.fixture

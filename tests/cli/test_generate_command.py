@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,10 +14,9 @@ import pytest
 
 from cli_support import RUN
 from diffsound.cli.main import with_verb
-from diffsound.cli.output import Target, choose_seeds
-from diffsound.cli.play import find_player, play
+from diffsound.cli.output import Target, choose_seeds, find_player, play
 from diffsound.errors import AudioError, InputError
-from diffsound.pipeline import TextToSound
+from diffsound.generation.pipeline import TextToSound
 
 
 def player(folder: Path, name: str, script: str) -> None:
@@ -28,7 +28,11 @@ def player(folder: Path, name: str, script: str) -> None:
 
 def test_play_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"no player for .wav files .*install afplay or"):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(InputError, match=r"no player for .wav files .*install afplay or ffplay$"):
+        find_player("wav")
+    monkeypatch.setattr(sys, "platform", "linux")
+    with pytest.raises(InputError, match=r"no player for .wav files .*install pw-play or paplay"):
         find_player("wav")
     player(tmp_path, "aplay", 'echo "$@" > "$(/usr/bin/dirname "$0")/played"')
     assert find_player("wav")[0].endswith("aplay")
@@ -200,3 +204,4 @@ def test_scenes_and_their_stems(tmp_path: Path, tiny_folder: Path) -> None:
     done = diffsound("--one-piece", "--stems", "--overwrite", "--json")
     assert done.returncode == 0, done.stderr
     assert "layers" not in json.loads(done.stdout)
+    assert done.stderr == "note: x.wav is one sound; --stems found no layers to write\n"

@@ -12,12 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
+import torch
 from typer.testing import CliRunner
 
-from cli_support import Here, check_parses, diffsound
+from cli_support import RUN, Here, check_parses, diffsound
+from diffsound.audio.io import write_audio
 from diffsound.cli.main import COMMANDS, build_app, with_verb
-from diffsound.names import slug
+from diffsound.generation.names import slug
+from diffsound.generation.pipeline import TextToSound
 
 
 def test_generate_writes_where_it_says(tmp_path: Path, tiny_folder: Path) -> None:
@@ -75,6 +80,8 @@ def test_edits(here: Here, tiny_folder: Path) -> None:
         ("rain", "--sampler", "magic"),
         ("rain", "--steps", "0"),
         ("rain", "--candidates", "0"),
+        ("rain", "--device", "mps" if torch.cuda.is_available() else "cuda"),
+        ("rain", "--device", "gpu"),
         ("rain", "-o", "x.xyz"),
         ("rain", "-o", "no/such/folder/x.wav"),
         ("rain", "-o", "exists.wav"),
@@ -98,6 +105,145 @@ def test_bad_input_is_one_line_and_exit_2(
     assert errors.startswith("error: ")
     assert errors.count("\n") == 1
     assert [p.name for p in Path().iterdir()] == ["exists.wav"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("play", "x.wav"), 'did you mean: diffsound "a dog barks" --play (to hear it: '),
+        (("models",), "did you mean: diffsound bundle inspect"),
+        (("version",), "did you mean: diffsound --version"),
+        (("evalute", "metrics"), "did you mean: diffsound evaluate"),
+        (("rain", "--steps", "0"), "--steps must be a whole number"),
+        (("rain", "--duration", "99"), "--duration must be a number from 0.5 to 30"),
+        (("rain", "--candidates", "0"), "--candidates must be a whole number"),
+        (("rain", "--steps", "3", "--stride", "2"), "give --steps or stride, not both"),
+        (("rain", "-o", "x.wav", "--format", "mp3"), "-o x.wav contradicts --format mp3"),
+        (("rain", "-o", "x.wav", "--output-dir", "d"), "--output-dir does not work with -o"),
+        (("rain", "-o", "-", "--json"), "--json does not work with -o -"),
+        (("rain", "-o", "-", "-n", "2"), "-o - takes one sound, not 2"),
+        (
+            ("edit", "extend", "x.wav", "rain", "--seconds", "1", "--best-of", "4"),
+            "--best-of does not apply to an edit",
+        ),
+        (
+            ("edit", "extend", "x.wav", "rain", "--seconds", "1", "--loop"),
+            "--loop does not apply to an edit",
+        ),
+    ],
+)
+def test_messages_speak_of_commands_and_options(
+    here: Here, tiny_folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    is_prompt = arguments[0] in ("rain", "edit")
+    code, _, errors = here(*arguments, *(("-b", str(tiny_folder)) if is_prompt else ()))
+    assert code == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+def test_a_prompt_needs_no_quotes_and_takes_are_counted_with_n(
+    here: Here, tiny_folder: Path
+) -> None:
+    code, shown, errors = here(
+        "a", "dog", "barks", "-n", "2", "-b", str(tiny_folder), "--seed", "7", "--json"
+    )
+    assert code == 0, errors
+    assert [json.loads(line)["prompt"] for line in shown.splitlines()] == ["a dog barks"] * 2
+    assert {p.name for p in Path().iterdir()} == {"a-dog-barks-7.wav", "a-dog-barks-8.wav"}
+
+
+def test_a_sound_goes_to_standard_output_and_nowhere_else(
+    tmp_path: Path, tiny_folder: Path
+) -> None:
+    done = subprocess.run(
+        [*RUN, "rain", "-b", str(tiny_folder), "--seed", "7", "-o", "-", "--format", "flac"],
+        cwd=tmp_path, capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    assert list(tmp_path.iterdir()) == []
+    (sound,) = TextToSound.from_pretrained(tiny_folder)("rain", seed=7)
+    assert done.stdout == sound.encode("flac")
+
+
+def test_info_shows_the_recipe_and_remake_makes_the_same_sound(
+    here: Here, tiny_folder: Path
+) -> None:
+    bundle = ("-b", str(tiny_folder))
+    options = ("--duration", "1", "--seed", "7", "--stride", "2", "-o", "a.flac")
+    assert here("rain", *options, *bundle)[0] == 0
+    code, shown, _ = here("info", "a.flac")
+    assert code == 0
+    assert shown.startswith("a.flac: 1.00 s, ")
+    lines = shown.splitlines()
+    assert {"  prompt: rain", "  seed: 7", "  model: tiny", "  stride: 2"} <= set(lines)
+    assert lines[-1] == "make it again: diffsound remake a.flac"
+    recipe = json.loads(here("info", "a.flac", "--json")[1])
+    assert (recipe["prompt"], recipe["duration"]) == ("rain", 1.0)
+
+    assert here("remake", "a.flac", *bundle)[0] == 0
+    assert Path("a-remade.flac").read_bytes() == Path("a.flac").read_bytes()
+    changes = ("--seed", "8", "--duration", "1.5", "--steps", "3", "-o", "b.wav")
+    code, _, errors = here("remake", "a.flac", *changes, *bundle)
+    assert code == 0, errors
+    changed = json.loads(here("info", "b.wav", "--json")[1])
+    assert (changed["seed"], changed["duration"]) == (8, 1.5)
+    assert changed["num_inference_steps"] == 3
+    assert "stride" not in changed
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"prompt": "\x1b[2Jrain", "seed": [1], "layers": [3, {"start": None}], "coverage": 3},
+        {"prompt": ["rain"], "seed": "7", "layers": 5, "\x1b[31m": {}},
+        {"prompt": "rain", "seed": -1, "duration": "long"},
+    ],
+)
+def test_a_recipe_from_a_stranger_does_no_harm(
+    here: Here, tiny_folder: Path, recipe: dict[str, object]
+) -> None:
+    write_audio("x.wav", np.zeros(22050), 22050, metadata={"diffsound": recipe})
+    code, shown, _ = here("info", "x.wav")
+    assert code == 0
+    assert "\x1b" not in shown
+    code, _, errors = here("remake", "x.wav", "-b", str(tiny_folder))
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["x.wav"]
+
+
+def test_what_cannot_be_remade_is_refused(here: Here, tiny_folder: Path) -> None:
+    bundle = ("-b", str(tiny_folder))
+    assert here("rain", "--seed", "7", "-o", "a.wav", *bundle)[0] == 0
+    soundfile.write("other.wav", np.zeros(22050), 22050)
+    assert "no recipe" in here("info", "other.wav")[1]
+    assert here("edit", "vary", "a.wav", "-o", "edit.wav", *bundle)[0] == 0
+    files = sorted(Path().iterdir())
+    for arguments, message in (
+        (("remake", "other.wav", *bundle), "other.wav has no recipe"),
+        (("remake", "edit.wav", *bundle), "edit.wav is an edit"),
+        (("remake", "a.wav"), "was made with the model 'tiny'; give its folder with --bundle"),
+        (("remake", "none.wav"), "cannot read none.wav"),
+        (("info", "none.wav"), "cannot read none.wav"),
+        (("edit", "vary", "other.wav", *bundle), "give a prompt"),
+    ):
+        code, _, errors = here(*arguments)
+        assert code == 2
+        assert message in errors
+        assert errors.count("\n") == 1
+    assert sorted(Path().iterdir()) == files
+
+
+def test_an_edit_without_a_prompt_takes_the_file_s_own(here: Here, tiny_folder: Path) -> None:
+    bundle = ("-b", str(tiny_folder))
+    assert here("rain on a roof", "-o", "a.mp3", *bundle)[0] == 0
+    for verb, *options in (("extend", "--seconds", "0.5"), ("vary", "--strength", "0.3")):
+        code, shown, errors = here("edit", verb, "a.mp3", *options, "--json", *bundle)
+        assert code == 0, errors
+        assert json.loads(shown)["prompt"] == "rain on a roof"
 
 
 def test_unwritable_target(here: Here, tiny_folder: Path) -> None:
@@ -125,8 +271,8 @@ def test_version_and_help(tmp_path: Path) -> None:
     shown = diffsound("--help", cwd=tmp_path).stdout
     listed = re.findall(r"^  ([a-z]+)  ", shown.partition("Commands:")[2], re.MULTILINE)
     assert set(listed) == {
-        "generate", "edit", "batch", "ui", "serve", "data", "train", "finetune", "evaluate",
-        "bundle", "bench",
+        "generate", "edit", "remake", "info", "batch", "ui", "serve", "data", "train", "finetune",
+        "evaluate", "bundle", "bench",
     }  # fmt: skip
     assert "Examples:" in shown
 
@@ -180,3 +326,9 @@ def test_with_verb(given: list[str], expected: list[str]) -> None:
 )
 def test_slug(prompt: str, name: str) -> None:
     assert slug(prompt) == name
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_the_list_of_verbs_says_what_their_help_says(verb: str) -> None:
+    shown = " ".join(CliRunner().invoke(build_app(), [verb, "--help"]).output.split())
+    assert COMMANDS[verb].removesuffix(".") in shown

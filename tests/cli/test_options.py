@@ -68,6 +68,7 @@ def test_duration(generate: Generate, seconds: str) -> None:
     [
         ("--negative", "wind", "negative_prompt", "wind"),
         ("--steps", "2", "num_inference_steps", 2),
+        ("--stride", "3", "stride", 3),
         ("--guidance", "4.5", "guidance_scale", 4.5),
         ("--sampler", "confidence", "sampler", "confidence"),
         ("--temperature", "0.5", "temperature", 0.5),

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.data import titles
+from diffsound.data import captions
 from diffsound.data.captions import (
     _key,
     caption_report,
     captions_for,
     clean_title,
     heldout_prompts,
+    phrase_table,
 )
-from diffsound.data.titles import phrase_table
 from diffsound.errors import InputError
 
 ESC50 = sorted(phrase_table("esc50"))
@@ -72,14 +72,14 @@ def test_titles_become_words(title: str, words: str) -> None:
     assert clean_title(title) == words
 
 
-def test_documented_titles() -> None:
-    result = doctest.testmod(titles)
+def test_the_documented_titles_hold() -> None:
+    result = doctest.testmod(captions)
     assert result.attempted >= 5
     assert result.failed == 0
 
 
 @given(st.text(max_size=60))
-def test_any_title_is_cleaned(title: str) -> None:
+def test_any_title_becomes_plain_words(title: str) -> None:
     cleaned = clean_title(title)
     assert cleaned == " ".join(cleaned.split())
     assert not re.search(r"[\d_.,()]", cleaned)
@@ -98,7 +98,7 @@ def test_every_class_has_eight_paraphrases_and_three_heldout_prompts(label: str)
         assert caption[0].islower()
 
 
-def test_tables_hold_words() -> None:
+def test_phrase_tables_hold_plain_words() -> None:
     """YAML reads a bare on, off, yes or no as a truth value."""
     tables = [phrase_table("generic")["noise"], phrase_table("generic")["plain"]]
     tables += [phrase_table("generic")["edges"], phrase_table("generic")["bare"]]
@@ -108,7 +108,7 @@ def test_tables_hold_words() -> None:
     assert all(type(word) is str for table in tables for word in table)
 
 
-def test_sentences_people_may_ask_by_come_last_and_on_request() -> None:
+def test_requested_sentences_come_last() -> None:
     plain, more = captions_for(_esc50("dog")), captions_for(_esc50("dog"), asked=True)
     assert more[: len(plain)] == plain
     assert set(phrase_table("asked")["dog"]) <= set(more)
@@ -118,7 +118,7 @@ def test_sentences_people_may_ask_by_come_last_and_on_request() -> None:
     assert captions_for(stranger, asked=True) == captions_for(stranger)
 
 
-def test_fifty_classes() -> None:
+def test_all_fifty_classes_have_wordings() -> None:
     assert len(ESC50) == 50
     assert sorted(phrase_table("asked")) == ESC50
     assert min(map(len, phrase_table("asked").values())) >= 35
@@ -201,7 +201,7 @@ def test_other_clips_get_forms_of_their_own_caption(
     assert expected <= set(captions)
 
 
-def test_what_cannot_be_read_is_left_as_it_is() -> None:
+def test_an_unparsed_caption_is_kept_as_it_is() -> None:
     written = "A man speaks while birds chirp in the background, and then a car passes by"
     assert captions_for(Clip(captions=(written,))) == ("a" + written[1:],)
 
@@ -255,17 +255,17 @@ def test_n_keeps_own_captions_and_varies_between_clips() -> None:
     everything = captions_for(clip)
     chosen = {captions_for(replace(clip, id=str(number)), n=6) for number in range(40)}
     assert len(chosen) > 20
-    for captions in chosen:
-        assert captions[:2] == clip.captions
-        assert len(captions) == len(set(captions)) == 6
-        assert set(captions) <= set(everything)
+    for made in chosen:
+        assert made[:2] == clip.captions
+        assert len(made) == len(set(made)) == 6
+        assert set(made) <= set(everything)
     assert captions_for(clip, n=6) == captions_for(clip, n=6)
     assert captions_for(clip, n=6, rng=np.random.default_rng(1)) == captions_for(
         replace(clip, id="other"), n=6, rng=np.random.default_rng(1)
     )
     assert captions_for(clip, n=1) == ("a dog barks",)
     assert captions_for(clip, n=1000) == everything
-    with pytest.raises(InputError, match="one caption or more"):
+    with pytest.raises(InputError, match="at least one caption"):
         captions_for(clip, n=0)
 
 
@@ -282,7 +282,7 @@ def test_any_fields_give_distinct_lines(captions: list[str], labels: list[str], 
     assert made == captions_for(clip)
 
 
-def test_report() -> None:
+def test_caption_report_counts() -> None:
     clips = [
         Clip(captions=("a dog barks", "dog bark"), labels=("dog",)),
         Clip(captions=("a dog barks",), labels=("dog", "Bark")),

@@ -11,7 +11,7 @@ import soundfile
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from diffsound.audio.loudness import integrated_loudness
+from diffsound.audio.mixing import integrated_loudness
 from diffsound.data.clip import (
     PrepareSettings,
     encode_flac,
@@ -37,7 +37,7 @@ def noise(seconds: float, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000, 96000, 192000])
 @pytest.mark.parametrize("channels", [1, 2, 8])
-def test_any_rate_and_channels(
+def test_any_rate_and_channel_count_is_read(
     tmp_path: Path,
     settings: PrepareSettings,
     write_sound: Callable[..., Path],
@@ -115,7 +115,7 @@ def test_segments_are_cut_unless_the_file_is_the_segment(
     soundfile.write(tmp_path / "cut.flac", wave[: RATE + 100], RATE)
     (clip,) = prepare_clip(record(tmp_path / "cut.flac", start=2.0, end=3.0), settings)
     assert len(clip.samples) == RATE + 100
-    with pytest.raises(DataError, match=r"begins at 9.0 s, the file ends at 4.0 s"):
+    with pytest.raises(DataError, match=r"starts at 9.0 s, the file ends at 4.0 s"):
         prepare_clip(record(tmp_path / "video.flac", start=9.0, end=10.0), settings)
 
 
@@ -132,7 +132,7 @@ def test_long_clips_are_cropped_or_split(tmp_path: Path, settings: PrepareSettin
     np.testing.assert_allclose(last.samples / 32768, wave[4 * RATE :], atol=1e-4)
 
 
-def test_fitting_to_length(tmp_path: Path, settings: PrepareSettings) -> None:
+def test_short_clips_are_padded_or_looped(tmp_path: Path, settings: PrepareSettings) -> None:
     wave = noise(0.5)
     soundfile.write(tmp_path / "a.flac", wave, RATE)
     (padded,) = prepare_clip(

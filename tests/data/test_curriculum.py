@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.data.curriculum import CurriculumSampler
+from diffsound.data.samplers import CurriculumSampler
 from diffsound.errors import DataError, InputError
 
 COUNTS = [1, 3, 1, 2, 1, 5, 2, 1, 0, 4]
 SINGLE, MULTIPLE = {0, 2, 4, 7, 8}, {1, 3, 5, 6, 9}
 
 
-def test_algorithm_3() -> None:
+def test_the_paper_schedule_is_algorithm_3() -> None:
     sampler = CurriculumSampler(COUNTS, n=2)
     assert sampler.epochs == 6
     for epoch in range(sampler.epochs):
@@ -29,7 +29,7 @@ counts = st.lists(st.integers(0, 6), min_size=2, max_size=40).filter(
 
 
 @given(counts, st.integers(1, 4), st.integers(0, 2**31), st.sampled_from(["paper", "mixed"]))
-def test_an_epoch_depends_on_seed_and_number_alone(
+def test_an_epoch_depends_on_seed_and_number_only(
     label_counts: list[int], n: int, seed: int, schedule: str
 ) -> None:
     def make() -> CurriculumSampler:
@@ -47,7 +47,7 @@ def test_an_epoch_depends_on_seed_and_number_alone(
         assert all(type(item) is int for item in items)
 
 
-def test_mixed_keeps_the_easy_and_adds_the_hard_by_difficulty() -> None:
+def test_the_mixed_schedule_keeps_easy_clips_and_adds_harder_ones() -> None:
     sampler = CurriculumSampler(COUNTS, n=2, schedule="mixed", seed=3)
     epochs = [set(sampler.epoch_items(epoch)) for epoch in range(6)]
     assert epochs[0] == SINGLE
@@ -68,7 +68,7 @@ def test_epochs_and_seeds_are_shuffled_differently() -> None:
     assert len(first) == 50
 
 
-def test_refusals() -> None:
+def test_invalid_curricula_are_refused() -> None:
     with pytest.raises(InputError, match="n must be 1 or more"):
         CurriculumSampler(COUNTS, n=0)
     with pytest.raises(InputError, match="'paper' or 'mixed'"):

@@ -46,7 +46,7 @@ def copied(wave: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("steady", [False, True])
-def test_copies_are_found_and_their_kind_is_not(steady: bool) -> None:
+def test_copies_are_found_and_similar_sounds_are_not(steady: bool) -> None:
     waves = [texture(seed, steady=steady) for seed in range(6)]
     waves += [copied(waves[1]), copied(waves[4])]
     ids = [f"clip{i}" for i in range(8)]
@@ -89,6 +89,6 @@ def test_steady_and_silent_sounds_have_fingerprints() -> None:
     assert sound_fingerprint(np.zeros((80, 5))).shape == (256,)
 
 
-def test_packing() -> None:
+def test_fingerprints_survive_packing() -> None:
     vector = np.arange(-128, 128).astype(np.int8)
     assert (unpack_fingerprint(pack_fingerprint(vector)) == vector).all()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from diffsound.data.engines import (
-    Engine,
+    MapEngine,
     ProcessEngine,
     RayEngine,
     SerialEngine,
@@ -21,7 +21,7 @@ EXPECTED = [parse_licences(text) for text in LICENCES]
 
 
 @pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)])
-def test_results_come_in_order_and_errors_come_through(engine: Engine) -> None:
+def test_results_come_in_order_and_errors_come_through(engine: MapEngine) -> None:
     results = engine.map(parse_licences, iter([*LICENCES * 5, "freeware"]))
     assert [next(results) for _ in range(20)] == EXPECTED * 5
     with pytest.raises(InputError, match=r"^unknown licence 'freeware'; known are"):
@@ -41,18 +41,18 @@ def test_work_is_handed_out_with_a_bounded_look_ahead() -> None:
     assert len(taken) < 10
 
 
-def test_a_worker_that_dies_is_said() -> None:
+def test_a_dead_worker_is_reported() -> None:
     with pytest.raises(DataError, match="a worker process ended unexpectedly"):
         list(ProcessEngine(1).map(os._exit, [3]))
 
 
-def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'diffsound\[cluster\]'"):
         list(RayEngine().map(parse_licences, LICENCES))
 
 
-def test_engines_by_name() -> None:
+def test_engines_are_chosen_by_name() -> None:
     assert isinstance(make_engine("serial"), SerialEngine)
     assert isinstance(make_engine("processes", workers=1), SerialEngine)
     assert isinstance(make_engine("processes", workers=3), ProcessEngine)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from diffsound.data.clip import read_location
-from diffsound.data.find import AudioFinder, inside, tar_audio, walk_audio
-from diffsound.data.sources.base import SourceReport
+from diffsound.data.sources.base import AudioFinder, SourceReport, inside, tar_audio, walk_audio
 from diffsound.errors import DataError
 
 
@@ -31,7 +30,7 @@ def add(tar: tarfile.TarFile, name: str, content: bytes = b"x", **fields: object
     tar.addfile(info, io.BytesIO(content))
 
 
-def test_files_come_sorted_whatever_their_case(tmp_path: Path, report: SourceReport) -> None:
+def test_files_are_sorted_by_name(tmp_path: Path, report: SourceReport) -> None:
     for name in ("b/2.FLAC", "b/1.ogg", "a.wav", "notes.txt", "b/cover.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -39,9 +38,7 @@ def test_files_come_sorted_whatever_their_case(tmp_path: Path, report: SourceRep
     assert report.skipped == []
 
 
-def test_sounds_in_formats_that_cannot_be_read_are_named(
-    tmp_path: Path, report: SourceReport
-) -> None:
+def test_unsupported_formats_are_reported(tmp_path: Path, report: SourceReport) -> None:
     (tmp_path / "voice.m4a").touch()
     assert names(tmp_path, report) == []
     assert report.skipped == [("voice.m4a", ".m4a files cannot be read; convert them")]
@@ -53,11 +50,11 @@ def test_a_loop_of_links_ends(tmp_path: Path, report: SourceReport) -> None:
     (tmp_path / "sub" / "again").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "gone.wav").symlink_to(tmp_path / "nowhere.wav")
     assert names(tmp_path, report) == ["sub/a.wav"]
-    assert any("in a circle" in note for note in report.notes)
+    assert any("circular link" in note for note in report.notes)
     assert any("broken link" in note for note in report.notes)
 
 
-def test_tar_members_that_lead_out_are_left_out(tmp_path: Path, report: SourceReport) -> None:
+def test_tar_members_outside_the_tar_are_skipped(tmp_path: Path, report: SourceReport) -> None:
     with tarfile.open(tmp_path / "clips.tar", "w") as tar:
         add(tar, "../../evil.wav")
         add(tar, "/etc/evil.wav")
@@ -70,9 +67,9 @@ def test_tar_members_that_lead_out_are_left_out(tmp_path: Path, report: SourceRe
     offset, size = found.span
     assert (tmp_path / "clips.tar").read_bytes()[offset : offset + size] == b"abc"
     assert [reason for _, reason in report.skipped] == [
-        "its name leads out of the tar",
-        "its name leads out of the tar",
-        "not a plain file in the tar",
+        "its name points outside the tar",
+        "its name points outside the tar",
+        "not a regular file in the tar",
     ]
 
 
@@ -88,14 +85,14 @@ def test_a_cut_tar_gives_what_came_before_the_cut(tmp_path: Path, report: Source
     assert "damaged or compressed" in report.notes[0]
 
 
-def test_a_compressed_tar_is_said_not_read(tmp_path: Path, report: SourceReport) -> None:
+def test_a_compressed_tar_is_reported(tmp_path: Path, report: SourceReport) -> None:
     with tarfile.open(tmp_path / "clips.tar", "w:gz") as tar:
         add(tar, "a.wav")
     assert list(tar_audio(tmp_path / "clips.tar", report)) == []
     assert "damaged or compressed" in report.notes[0]
 
 
-def test_audio_in_a_tar_is_the_audio(
+def test_audio_is_read_from_a_tar(
     tmp_path: Path, report: SourceReport, write_sound: Callable[..., Path]
 ) -> None:
     path = write_sound(tmp_path / "a.wav", seed=5)
@@ -110,7 +107,7 @@ def test_audio_in_a_tar_is_the_audio(
     assert finder.find(["b"]) is None
 
 
-def test_one_name_twice_is_noted(tmp_path: Path, report: SourceReport) -> None:
+def test_a_repeated_name_is_noted(tmp_path: Path, report: SourceReport) -> None:
     for folder in "ab":
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.wav").touch()
@@ -118,10 +115,10 @@ def test_one_name_twice_is_noted(tmp_path: Path, report: SourceReport) -> None:
     found = finder.find(["x"])
     assert found is not None
     assert found.path.endswith("a/x.wav")
-    assert "'x' is there twice" in report.notes[0]
+    assert "'x' exists twice" in report.notes[0]
 
 
-def test_names_stay_inside() -> None:
+def test_names_outside_the_root_are_refused() -> None:
     root = Path("/data")
     assert inside(root, "a/b.wav") == root / "a/b.wav"
     for name in ("../b.wav", "a/../../b.wav", "/etc/passwd", "..\\b.wav", "", "a\0b"):

@@ -3,7 +3,7 @@
 import base64
 import io
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,10 +11,18 @@ import pytest
 import soundfile
 from PIL import Image
 
+from browser_support import HOSTILE, assert_inert, open_page
 from diffsound.data.clip import PreparedClip, PrepareSettings
-from diffsound.data.inspect import reason_kind, summarise
+from diffsound.data.index import ClipsIndex, Duplicates, Rejected, read_index, write_index
+from diffsound.data.inspect import (
+    histogram,
+    reason_kind,
+    report_html,
+    summarise,
+    write_report,
+)
 from diffsound.data.prepare import prepare, write_clips
-from diffsound.data.report import bars, histogram, report_html, write_report
+from diffsound.data.record import Record
 from diffsound.data.shards import PreparedData
 from diffsound.data.sources import open_source
 from diffsound.errors import DataError
@@ -32,18 +40,19 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "img", "br", "input", "rect"):
+        if tag not in ("meta", "img", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag != "rect":
-            assert self.open.pop() == tag
+        assert self.open.pop() == tag
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def test_the_summary_counts(sounds: Path, tmp_path: Path, settings: PrepareSettings) -> None:
+def test_the_summary_counts_clips_splits_and_labels(
+    sounds: Path, tmp_path: Path, settings: PrepareSettings
+) -> None:
     (sounds / "audio/clip0.wav").write_bytes(b"broken")
     wave, rate = soundfile.read(sounds / "audio/clip5.wav")
     soundfile.write(sounds / "audio/clip2.wav", 0.5 * wave, rate)
@@ -84,33 +93,50 @@ def test_the_page_has_pictures_and_players_that_work(
             assert soundfile.info(decoded).frames > 1000
     assert len(page.all("svg")) >= 5
     # One file, no network: what is loaded is inside.
-    assert not re.search(r"src='(?!data:)|<link|@import|url\(", text)
+    assert not re.search(r"src=[\"'](?!data:)|<link|@import|url\(", text)
     shown = [re.findall(r"<small>(\w+)", report_html(prepared, clips=4, seed=s)) for s in (1, 1, 2)]
     assert shown[0] == shown[1] != shown[2]
 
 
-def test_what_the_data_says_is_not_markup(
+@pytest.mark.browser
+def test_hostile_text_in_every_field_is_inert_in_a_browser(
     prepared: PreparedData, tmp_path: Path, settings: PrepareSettings
 ) -> None:
-    evil = "<script>alert('x')</script>&\"'"
-    clip = PreparedClip(
-        replace(
-            prepared.records[0],
-            captions=(evil,),
-            labels=(evil,),
-            title=evil,
-            author=evil,
-            url="javascript:alert(1)",
+    texts = {
+        field.name: (HOSTILE,) if field.type == "tuple[str, ...]" else HOSTILE
+        for field in fields(Record)
+        if field.name not in ("id", "audio", "seconds")
+    }
+    assert {"captions", "labels", "title", "split", "licence", "author", "url"} <= set(texts)
+    wave = (prepared.wave(0) * 32768).astype("int16")
+    clips = [
+        PreparedClip(replace(prepared.records[0], **texts), wave, {}),
+        # An address that is fit for a link, with the rest behind it.
+        PreparedClip(
+            replace(prepared.records[1], **texts | {"url": f"https://example.org/{HOSTILE}"}),
+            wave,
+            {},
         ),
-        (prepared.wave(0) * 32768).astype("int16"),
-        {},
-    )
-    write_clips(tmp_path / "evil", [clip], settings, source="evil")
-    text = report_html(PreparedData.open(tmp_path / "evil"))
-    page = Page(text)
-    assert len(page.all("script")) == 1
-    assert page.all("a") == []
-    assert "javascript:" not in text
+        PreparedClip(replace(prepared.records[2], url="javascript:window.hacked=1"), wave, {}),
+    ]
+    folder = tmp_path / "hostile"
+    write_clips(folder, clips, settings, source=HOSTILE)
+    index = read_index(ClipsIndex, folder)
+    assert index is not None
+    ids = (clips[0].record.id, clips[1].record.id)
+    told = {
+        "rejected": (Rejected(id=HOSTILE, reason=HOSTILE),),
+        "notes": (HOSTILE,),
+        "near_duplicates": (Duplicates(ids=ids, correlation=1),),
+    }
+    write_index(index.model_copy(update=told), folder)
+    write_report(PreparedData.open(folder), folder / "report.html")
+    with open_page() as page:
+        assert_inert(page, folder / "report.html")
+        assert page.locator(".clip").count() == 3
+        assert page.locator("a").count() == 1
+        page.get_by_label("Search these clips").fill("take 2")
+        assert page.locator(".clip:visible").count() == 1
 
 
 def test_an_unwritable_page_is_one_line(prepared: PreparedData, tmp_path: Path) -> None:
@@ -121,5 +147,3 @@ def test_an_unwritable_page_is_one_line(prepared: PreparedData, tmp_path: Path) 
 def test_histograms_count_every_value() -> None:
     counts = histogram([0, 0.5, 1, 2, 2], (0, 1, 2), " s")
     assert counts == {"0–1 s": 2, "1–2 s": 3}
-    assert bars({}, "nothing") == ""
-    assert bars({"a": 1, "b": 3}, "t").count("<rect") == 2

@@ -35,11 +35,11 @@ from diffsound.errors import InputError
         (None, "unknown"),
     ],
 )
-def test_statements_become_names(stated: str | None, name: str) -> None:
+def test_licence_statements_are_normalised(stated: str | None, name: str) -> None:
     assert normalise_licence(stated) == name
 
 
-def test_names_stay_themselves() -> None:
+def test_normalised_licences_are_unchanged() -> None:
     assert [normalise_licence(name) for name in KNOWN_LICENCES] == list(KNOWN_LICENCES)
 
 

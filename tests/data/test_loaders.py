@@ -39,7 +39,7 @@ def rows(batches) -> list[list[tuple[int, float]]]:
 
 
 @given(st.integers(1, 40), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.integers(0, 3))
-def test_ranks_together_see_what_one_process_sees(count, batch_size, world, bucketed, epoch):
+def test_all_ranks_together_see_what_one_process_sees(count, batch_size, world, bucketed, epoch):
     options = {
         "drop_last": False,
         "bucket_by": (lambda index: index % 3) if bucketed else None,
@@ -60,18 +60,18 @@ def test_ranks_together_see_what_one_process_sees(count, batch_size, world, buck
 
 
 @given(st.integers(0, 5), st.integers(0, 4))
-def test_resuming_gives_the_batches_not_yet_done(start, epoch) -> None:
+def test_resuming_gives_the_remaining_batches(start, epoch) -> None:
     assert rows(loader().batches(epoch, start)) == rows(loader().batches(epoch))[start:]
 
 
-def test_every_item_once_and_fresh_draws_each_epoch() -> None:
+def test_every_item_comes_once_per_epoch_with_new_randomness() -> None:
     first, second = (rows(loader(24).batches(epoch)) for epoch in (0, 1))
     flat = [row for batch in first for row in batch]
     assert sorted(index for index, _ in flat) == list(range(24))
     assert not {draw for _, draw in flat} & {draw for batch in second for _, draw in batch}
 
 
-def test_workers_change_nothing_even_after_an_epoch_left_early() -> None:
+def test_workers_do_not_change_batches_even_after_an_aborted_epoch() -> None:
     alone, helped = loader(), loader(workers=2)
     abandoned = helped.batches(0)
     next(abandoned)
@@ -86,7 +86,7 @@ def test_global_random_state_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_batches_never_mix_buckets_and_lose_nothing_without_drop_last() -> None:
+def test_batches_have_one_bucket_and_keep_all_items() -> None:
     buckets = loader(30, bucket_by=lambda index: index % 4, drop_last=False)
     batches = rows(buckets.batches(1))
     assert all(len({index % 4 for index, _ in batch}) == 1 for batch in batches)
@@ -117,7 +117,7 @@ def test_collate_stacks_pads_and_lists() -> None:
     assert batch["mask"].tolist() == [[True, True, False], [True, True, True]]
 
 
-def test_misuse_is_told_in_one_line() -> None:
+def test_misuse_is_refused_in_one_line() -> None:
     with pytest.raises(DataError, match="'x' of different shapes"):
         collate([{"x": np.zeros(3)}, {"x": np.zeros(4)}])
     with pytest.raises(DataError, match="no full batch: 3 clips"):

@@ -26,7 +26,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_two_runs_give_the_same_bytes_wherever_they_run(
+def test_the_same_source_gives_the_same_bytes_on_every_engine(
     sounds: Path, tmp_path: Path, settings: PrepareSettings
 ) -> None:
     (sounds / "audio/clip3.wav").write_bytes(b"broken")
@@ -41,7 +41,7 @@ def test_two_runs_give_the_same_bytes_wherever_they_run(
         assert all(member.mtime == 0 and member.uid == 0 for member in tar)
 
 
-def test_bad_clips_are_named_and_the_rest_goes_on(
+def test_bad_clips_are_named_and_the_rest_is_prepared(
     sounds: Path, tmp_path: Path, settings: PrepareSettings
 ) -> None:
     (sounds / "audio/clip1.wav").write_bytes(b"broken")
@@ -72,7 +72,7 @@ def test_licences_are_filtered(sounds: Path, tmp_path: Path, settings: PrepareSe
     assert licences == {"cc0", "cc-by"}
 
 
-def test_a_rerun_does_only_what_is_missing(
+def test_a_rerun_makes_only_missing_shards(
     sounds: Path, tmp_path: Path, settings: PrepareSettings, write_sound: Callable[..., Path]
 ) -> None:
     out = tmp_path / "out"
@@ -171,7 +171,7 @@ module.prepare(open_source(sys.argv[1]), sys.argv[2], settings, progress=tell)
 """
 
 
-def test_a_killed_run_is_finished_by_the_next(
+def test_a_killed_preparation_is_finished_by_a_rerun(
     sounds: Path, tmp_path: Path, settings: PrepareSettings
 ) -> None:
     prepare(open_source(str(sounds)), tmp_path / "whole", settings)
@@ -201,7 +201,9 @@ def test_a_killed_run_is_finished_by_the_next(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_nothing_usable_is_an_error(tmp_path: Path, settings: PrepareSettings) -> None:
+def test_a_source_without_usable_clips_is_refused(
+    tmp_path: Path, settings: PrepareSettings
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.wav").write_bytes(b"broken")
     with pytest.raises(DataError, match=r"no clip of .* could be used \(1 rejected; the first: a"):
@@ -217,7 +219,7 @@ def test_near_duplicates_are_reported(
     assert [group.ids for group in index.near_duplicates] == [("clip2", "clip5")]
 
 
-def test_made_clips_become_a_folder_like_any_other(
+def test_clips_made_in_memory_become_a_prepared_folder(
     prepared: PreparedData, tmp_path: Path, settings: PrepareSettings
 ) -> None:
     clips = [

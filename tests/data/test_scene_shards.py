@@ -10,9 +10,8 @@ from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.loaders import item_rng
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
-from diffsound.data.scenes import write_scenes
 from diffsound.data.shards import PreparedData
-from diffsound.data.soundscape import SceneConfig, SceneMixer
+from diffsound.data.soundscape import SceneConfig, SceneMixer, write_scenes
 from diffsound.errors import ConfigError, DataError
 
 RATE = 8000

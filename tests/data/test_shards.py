@@ -11,10 +11,10 @@ import torch
 
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.data.clip import PrepareSettings
+from diffsound.data.index import read_span
 from diffsound.data.prepare import prepare
 from diffsound.data.shards import PreparedData
 from diffsound.data.sources import open_source
-from diffsound.data.tar import read_span
 from diffsound.errors import DataError
 
 
@@ -45,7 +45,7 @@ def test_mels_are_computed_or_stored(
     np.testing.assert_allclose(mel, expected, atol=1e-3)
 
 
-def test_clips_are_chosen_by_what_is_known_of_them(prepared: PreparedData) -> None:
+def test_clips_are_selected_by_split_label_and_licence(prepared: PreparedData) -> None:
     assert prepared.where(split="valid") == [5, 6]
     assert prepared.where(labels=["rain", "snow"]) == [5, 6]
     assert prepared.where(licences={"cc0"}) == [0, 3, 6]
@@ -54,13 +54,13 @@ def test_clips_are_chosen_by_what_is_known_of_them(prepared: PreparedData) -> No
     assert prepared.where() == list(range(7))
 
 
-def test_it_travels_to_other_processes(prepared: PreparedData) -> None:
+def test_prepared_data_can_be_pickled(prepared: PreparedData) -> None:
     prepared.mel(0)
     copy = pickle.loads(pickle.dumps(prepared))
     assert (copy.wave(4) == prepared.wave(4)).all()
 
 
-def test_preparation_is_told_per_clip(prepared: PreparedData) -> None:
+def test_each_clip_records_its_preparation(prepared: PreparedData) -> None:
     details = prepared.details(1)
     assert details["id"] == "clip1"
     assert details["preparation"] == {
@@ -70,13 +70,13 @@ def test_preparation_is_told_per_clip(prepared: PreparedData) -> None:
     }
 
 
-def test_damage_is_found_and_named(prepared: PreparedData) -> None:
+def test_a_damaged_shard_is_named(prepared: PreparedData) -> None:
     prepared.verify()
     path = prepared.folder / "clips-000001.tar"
     content = bytearray(path.read_bytes())
     content[700] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"clips-000001.tar does not have the checksum"):
+    with pytest.raises(DataError, match=r"clips-000001.tar is damaged"):
         prepared.verify()
     path.write_bytes(content[:-512])
     with pytest.raises(DataError, match="missing, truncated or not the one of the index"):
@@ -108,7 +108,7 @@ def test_wrong_indexes_are_refused(prepared: PreparedData, content: str, message
         PreparedData.open(prepared.folder)
 
 
-def test_folders_that_are_none_are_refused(prepared: PreparedData, tmp_path: Path) -> None:
+def test_unprepared_folders_are_refused(prepared: PreparedData, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a prepared folder"):
         PreparedData.open(tmp_path)
     with pytest.raises(DataError, match="make it with: diffsound data tokenize"):
@@ -117,7 +117,7 @@ def test_folders_that_are_none_are_refused(prepared: PreparedData, tmp_path: Pat
         prepared.text()
 
 
-def test_the_index_tells_how_it_was_made(prepared: PreparedData, settings: PrepareSettings) -> None:
+def test_the_index_records_the_settings(prepared: PreparedData, settings: PrepareSettings) -> None:
     index = json.loads((prepared.folder / "index.json").read_text())
     assert index["settings"] == settings.model_dump(mode="json")
     assert prepared.index.mel == settings.mel

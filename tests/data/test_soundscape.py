@@ -7,15 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from data_support import MemoryClips
+from diffsound.audio import mixing
+from diffsound.audio.mixing import rms
 from diffsound.config import parse_config
 from diffsound.data import scene_effects as effects
-from diffsound.data.arrays import ArrayData
-from diffsound.data.augment import rms
-from diffsound.data.loaders import EpochLoader
+from diffsound.data.licences import combined_licence
 from diffsound.data.record import AudioLocation, Record
-from diffsound.data.samplers import SequentialSampler
-from diffsound.data.scenes import SceneDataset, combined_licence, scene_record
-from diffsound.data.soundscape import SceneConfig, SceneMixer
+from diffsound.data.soundscape import (
+    SceneConfig,
+    SceneMixer,
+    scene_record,
+)
 from diffsound.errors import ConfigError, DataError
 
 RATE = 8000
@@ -44,21 +47,21 @@ def record(label: str, **fields: str) -> Record:
 
 
 @pytest.fixture(scope="module")
-def data() -> ArrayData:
-    return ArrayData(
+def data() -> MemoryClips:
+    return MemoryClips(
         [tone(label) for label in PITCHES],
         records=[record(label) for label in PITCHES],
         sample_rate=RATE,
     )
 
 
-def mixer(data: ArrayData, **config) -> SceneMixer:
+def mixer(data: MemoryClips, **config) -> SceneMixer:
     # Without changes of speed a clip keeps its pitch.
     settings = SceneConfig(**{"seconds": 6.0, "speed": 0.0, **config})
     return SceneMixer(data, range(len(data)), settings, sample_rate=RATE)
 
 
-def scenes(data: ArrayData, count: int = 60, **config):
+def scenes(data: MemoryClips, count: int = 60, **config):
     mix = mixer(data, **config)
     return [mix.scene(np.random.default_rng([4, i])) for i in range(count)]
 
@@ -70,7 +73,7 @@ def energy(wave: np.ndarray, label: str) -> np.ndarray:
     return np.abs(frames @ probe) ** 2
 
 
-def test_scenes_are_pure_in_their_generator(data) -> None:
+def test_a_scene_depends_on_its_generator_only(data) -> None:
     one, two = (mixer(data).scene(np.random.default_rng(9)) for _ in range(2))
     used = mixer(data)
     used.scene(np.random.default_rng(1))  # what was mixed before must not matter
@@ -99,7 +102,7 @@ def test_scenes_are_well_formed_and_varied(data) -> None:
         assert any(getattr(event, flag) for event in events)
 
 
-def test_timeline_is_where_the_sound_is(data) -> None:
+def test_the_timeline_matches_the_sound(data) -> None:
     for scene in scenes(data, 40, background=0.0, distance=0.0):
         for event in scene.events:
             level = energy(scene.wave, event.label)
@@ -159,7 +162,7 @@ def test_snr_is_the_ratio_in_the_wave(data) -> None:
     assert checked > 5
 
 
-def test_gain_takes_the_stored_clip_to_the_scene(data) -> None:
+def test_the_gain_is_from_stored_clip_to_scene(data) -> None:
     alone = scenes(data, 40, events=(1, 1), distance=0.0, repetition=0.0)
     peaks = [scene for scene in alone if scene.events[0].label in LONG]
     assert len(peaks) > 5
@@ -170,11 +173,11 @@ def test_gain_takes_the_stored_clip_to_the_scene(data) -> None:
         assert gain == pytest.approx(event.gain_db, abs=0.05)
 
 
-def test_distance_is_darker_quieter_and_rings_on() -> None:
+def test_distance_lowers_high_frequencies_and_adds_a_tail() -> None:
     rng = np.random.default_rng(0)
     click = np.zeros(800, np.float32)
     click[:400] = rng.standard_normal(400)
-    far = effects.distant(click, RATE, 3200, rng, cutoff=800.0)
+    far = mixing.distant(click, RATE, 3200, rng, cutoff=800.0)
     assert len(far) == 4000
     spectrum = np.abs(np.fft.rfft(far)) / np.abs(np.fft.rfft(click, 4000)).mean()
     hertz = np.fft.rfftfreq(4000, 1 / RATE)
@@ -182,7 +185,7 @@ def test_distance_is_darker_quieter_and_rings_on() -> None:
     assert rms(far[800:2000]) > 10 * rms(far[3300:4000]) > 0
 
 
-def test_distant_events_are_further_down_but_not_under_the_background(data) -> None:
+def test_distant_events_are_quieter_but_not_below_the_background(data) -> None:
     made = scenes(data, 60, distance=0.5, background=0.5)
     for event in (event for scene in made for event in scene.events if event.distant):
         assert event.snr_db is None or 0.0 <= event.snr_db <= 3.0
@@ -191,7 +194,7 @@ def test_distant_events_are_further_down_but_not_under_the_background(data) -> N
         for event, clip in zip(scene.events, scene.clips, strict=True):
             if event.snr_db is None and not event.background and len(scene.events) > 1:
                 level[event.distant].append(
-                    event.gain_db + 20 * np.log10(effects.active_rms(data.wave(clip), RATE))
+                    event.gain_db + 20 * np.log10(mixing.active_rms(data.wave(clip), RATE))
                 )
     assert np.mean(level[True]) < np.mean(level[False]) - 5
 
@@ -201,12 +204,12 @@ def test_background_lasts_without_gaps() -> None:
     for seed in range(10):
         bed = effects.lasting(noise, 9 * RATE, RATE // 2, np.random.default_rng(seed))
         assert bed.shape == (9 * RATE,)
-        levels = effects.frame_rms(bed, RATE // 10)
+        levels = mixing.frame_rms(bed, RATE // 10)
         assert levels.min() > 0.85
         assert levels.max() < 1.15
 
 
-def test_textures_are_told_from_events() -> None:
+def test_textures_are_distinguished_from_events() -> None:
     rng = np.random.default_rng(0)
     hiss = 0.1 * rng.standard_normal(3 * RATE)
     bursts = hiss * (np.arange(3 * RATE) % RATE < RATE // 5)
@@ -226,12 +229,12 @@ def test_active_span_and_loudest_part() -> None:
     assert effects.active_span(np.zeros(100), RATE) is None
     assert effects.loudest_start(wave, 1000) == 2000
     assert effects.loudest_start(wave, RATE) == 0
-    assert effects.active_rms(wave, RATE) == pytest.approx(0.5, rel=0.1)
+    assert mixing.active_rms(wave, RATE) == pytest.approx(0.5, rel=0.1)
 
 
 def test_licences_that_forbid_derivatives_are_left_out(data) -> None:
     records = [replace(r, licence="cc-by-nd") for r in data.records[:3]] + data.records[3:]
-    partly = ArrayData([data.wave(i) for i in range(6)], records=records, sample_rate=RATE)
+    partly = MemoryClips([data.wave(i) for i in range(6)], records=records, sample_rate=RATE)
     used = {event.label for scene in scenes(partly, 20) for event in scene.events}
     assert used == set(list(PITCHES)[3:])
     with pytest.raises(DataError, match="allows no derivatives"):
@@ -264,23 +267,11 @@ def test_attribution_is_carried_through(data) -> None:
     assert set(made.labels) == {event.label for event in scene.events}
 
 
-def test_scene_dataset_in_a_loader(data) -> None:
-    dataset = SceneDataset(mixer(data), 6)
-    loader = EpochLoader(dataset, SequentialSampler(6), 3, seed=2)
-    first = list(loader.batches(0))
-    assert first[0]["wave"].shape == (3, 6 * RATE)
-    assert all(isinstance(text, str) and text for text in first[0]["text"])
-    again, later = next(loader.batches(0, start=1)), next(loader.batches(1))
-    assert again["text"] == first[1]["text"]
-    assert again["wave"].equal(first[1]["wave"])
-    assert not later["wave"].equal(first[0]["wave"])
-
-
 def test_unusable_settings_and_data_are_refused(data) -> None:
     with pytest.raises(ConfigError, match="snr_db must go from low to high"):
         parse_config(SceneConfig, {"snr_db": [10, 0]})
     with pytest.raises(ConfigError, match="within 1 and 4"):
         parse_config(SceneConfig, {"events": [2, 9]})
-    silent = ArrayData([np.zeros(100)], labels=[["nothing"]])
+    silent = MemoryClips([np.zeros(100)], labels=[["nothing"]])
     with pytest.raises(DataError, match="no audible clip"):
         SceneMixer(silent, [0]).scene(np.random.default_rng(0))

@@ -113,13 +113,13 @@ def test_captions_are_distinct_and_seeded() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_distance_the_caption_has_is_not_said_twice(seed) -> None:
+def test_distance_is_not_said_twice(seed) -> None:
     far = Heard(("a dog barking in the distance", "a distant dog"), distant=True)
     text = caption_of(Outline(((far,),)), np.random.default_rng(seed))
     assert len(re.findall("distan", text)) == 1
 
 
-def test_frames_and_keywords_stay_out_of_sentences() -> None:
+def test_descriptions_and_keywords_do_not_enter_sentences() -> None:
     described = ("the sound of a hen clucking", "hen", "hen sound effect", "A recording of hens.")
     assert fitting(described) == ("a hen clucking", "hens")
     assert fitting(("hen",)) == ("hen",)

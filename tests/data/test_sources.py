@@ -56,7 +56,7 @@ def audioset(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_audioset(audioset: Path, read: Read) -> None:
+def test_audioset_records(audioset: Path, read: Read) -> None:
     records, report = read(f"audioset:{audioset}")
     assert [(r.id, r.labels, r.split) for r in records] == [
         ("--PJHxphWEs_30", ("Speech", "Male speech, man speaking"), "train"),
@@ -71,11 +71,11 @@ def test_audioset(audioset: Path, read: Read) -> None:
         ("-0xaudioless_0", "missing: no audio file of this id"),
         ("lmnopqrstuv_5", "none of its labels is in the ontology"),
     ]
-    assert "the label /m/nowhere of 2 segments is not in the ontology; left out" in report.notes
+    assert "the label /m/nowhere of 2 segments is not in the ontology; skipped" in report.notes
     assert any("badtimes___" in note for note in report.notes)
 
 
-def test_audioset_says_what_is_missing(tmp_path: Path, read: Read) -> None:
+def test_audioset_reports_what_is_missing(tmp_path: Path, read: Read) -> None:
     with pytest.raises(DataError, match="no AudioSet segment list"):
         read(f"audioset:{tmp_path}")
     write(tmp_path / "eval_segments.csv")
@@ -129,7 +129,7 @@ def test_esc50_credits(tmp_path: Path) -> None:
     assert report.notes == ["LICENSE: this line is not understood: - [9-1-A.ogg]: something else"]
 
 
-def test_esc50(tmp_path: Path, read: Read) -> None:
+def test_esc50_records(tmp_path: Path, read: Read) -> None:
     write(tmp_path / "LICENSE", ESC50_LICENCE)
     write(
         tmp_path / "meta/esc50.csv",
@@ -152,7 +152,7 @@ def test_esc50(tmp_path: Path, read: Read) -> None:
     assert report.skipped == [("1-47250-A-41", "missing: no audio file of this name")]
 
 
-def test_clotho(tmp_path: Path, read: Read) -> None:
+def test_clotho_records(tmp_path: Path, read: Read) -> None:
     columns = ",".join(f"caption_{i}" for i in range(1, 6))
     write(
         tmp_path / "clotho_captions_evaluation.csv",
@@ -213,7 +213,7 @@ def test_a_folder_with_texts_beside_or_json_lines(tmp_path: Path, read: Read) ->
     assert (records[1].split, records[1].tags) == ("test", ("p", "q"))
 
 
-def test_names_that_collide_stay_apart(tmp_path: Path, read: Read) -> None:
+def test_colliding_names_get_distinct_ids(tmp_path: Path, read: Read) -> None:
     for name in ("a b.wav", "a_b.wav", "a/b.wav"):
         write(tmp_path / name)
     records, _ = read(f"folder:{tmp_path}")
@@ -221,7 +221,7 @@ def test_names_that_collide_stay_apart(tmp_path: Path, read: Read) -> None:
     assert [r.id for r in read(f"folder:{tmp_path}")[0]] == [r.id for r in records]
 
 
-def test_a_folders_groups_stay_together(tmp_path: Path, read: Read) -> None:
+def test_groups_of_a_folder_stay_in_one_split(tmp_path: Path, read: Read) -> None:
     for group in range(40):
         for take in range(2):
             write(tmp_path / f"sound{chr(97 + group // 26)}{chr(97 + group % 26)}_{take}.wav")
@@ -232,7 +232,7 @@ def test_a_folders_groups_stay_together(tmp_path: Path, read: Read) -> None:
     assert 4 <= sum(names == {"valid"} for names in splits.values()) <= 20
 
 
-def test_a_corpus(sounds: Path, read: Read) -> None:
+def test_corpus_records(sounds: Path, read: Read) -> None:
     with (sounds / "metadata.csv").open("a") as table:
         table.write(
             "out,../../etc/passwd,,,,,,,,,\ngone,audio/gone.wav,,,,,,,,,\n,x.wav,,,,,,,,,\n"
@@ -244,10 +244,10 @@ def test_a_corpus(sounds: Path, read: Read) -> None:
     assert records[6].licence_stated == "CC0-1.0"
     assert [clip for clip, _ in report.skipped] == ["out", "gone"]
     assert "outside" in report.skipped[0][1]
-    assert report.notes == ["metadata.csv: a row without an id; left out"]
+    assert report.notes == ["metadata.csv: a row without an id; skipped"]
 
 
-def test_kinds_are_seen_from_the_files(tmp_path: Path, audioset: Path) -> None:
+def test_the_kind_of_source_is_detected(tmp_path: Path, audioset: Path) -> None:
     assert guess_kind(audioset) == "audioset"
     for kind, file, content in (
         ("esc50", "esc50.csv", ""),

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from diffsound.data.sources.base import SourceReport
-from diffsound.data.tables import read_csv, read_jsonl, read_text, split_list
+from diffsound.data.sources.base import SourceReport, read_csv, read_jsonl, read_text, split_list
 from diffsound.errors import DataError
 
 
@@ -35,7 +34,7 @@ def test_a_missing_column_is_named(tmp_path: Path, report: SourceReport) -> None
         list(read_csv(table(tmp_path, ""), ("id",), report))
 
 
-def test_ragged_rows_are_noted_and_left_out(tmp_path: Path, report: SourceReport) -> None:
+def test_ragged_rows_are_noted_and_skipped(tmp_path: Path, report: SourceReport) -> None:
     rows = list(read_csv(table(tmp_path, "a,b\n1,2\n3\n4,5,6\n7,8\n"), ("a",), report))
     assert [row["a"] for row in rows] == ["1", "7"]
     assert len(report.notes) == 2
@@ -48,7 +47,9 @@ def test_an_unclosed_quote_does_not_swallow_the_file(tmp_path: Path, report: Sou
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_unicode_encodings(tmp_path: Path, report: SourceReport, encoding: str) -> None:
+def test_unicode_encodings_are_detected(
+    tmp_path: Path, report: SourceReport, encoding: str
+) -> None:
     path = table(tmp_path, "id,title\n1,Åska über Dach\n".encode(encoding))
     assert next(read_csv(path, ("id",), report))["title"] == "Åska über Dach"
     assert report.notes == []
@@ -67,7 +68,7 @@ def test_binary_is_refused(tmp_path: Path, report: SourceReport) -> None:
         read_text(tmp_path / "nowhere.csv", report)
 
 
-def test_json_lines_lose_only_bad_lines(tmp_path: Path, report: SourceReport) -> None:
+def test_bad_json_lines_are_skipped(tmp_path: Path, report: SourceReport) -> None:
     path = table(
         tmp_path, '{"file": "a", "captions": ["x", "y"]}\n\nno json\n[1]\n{"file": 3}\n{"b": 1}\n'
     )

@@ -11,19 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.bundle import load_codec
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.data.clip import PrepareSettings
-from diffsound.data.derived import Clip
-from diffsound.data.encode_text import encode_text, text_entries
+from diffsound.data.derived import (
+    Clip,
+    TokenizeSettings,
+    aligned,
+    clip_tokens,
+    encode_text,
+    speeds,
+    text_entries,
+    tokenize,
+)
 from diffsound.data.engines import ProcessEngine
 from diffsound.data.index import NO_TOKEN
 from diffsound.data.prepare import prepare
 from diffsound.data.shards import PreparedData
 from diffsound.data.sources import open_source
-from diffsound.data.tokenize import TokenizeSettings, aligned, clip_tokens, speeds, tokenize
 from diffsound.errors import DataError
+from diffsound.model.bundle import load_codec
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextEncoder
@@ -40,7 +47,7 @@ def read_all(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_tokens_are_the_codecs(prepared: PreparedData) -> None:
+def test_stored_tokens_equal_the_codecs(prepared: PreparedData) -> None:
     mel = prepared.index.mel
     index = tokenize(prepared.folder, functools.partial(random_codec, mel))
     codec, _, _ = random_codec(mel)
@@ -82,7 +89,7 @@ def test_processes_and_reruns_give_the_same_tokens(
         tokenize(folder, load, TokenizeSettings(variants=3, seconds=0.5))
 
 
-def test_several_codecs_live_side_by_side(prepared: PreparedData) -> None:
+def test_tokens_of_several_codecs_are_kept_apart(prepared: PreparedData) -> None:
     for name in ("one", "two"):
         tokenize(prepared.folder, functools.partial(random_codec, prepared.index.mel, name))
     assert prepared.tokens("two").info.fingerprint == "two"
@@ -93,12 +100,14 @@ def test_several_codecs_live_side_by_side(prepared: PreparedData) -> None:
 
 
 def test_a_codec_of_another_rate_is_refused(prepared: PreparedData) -> None:
-    with pytest.raises(DataError, match=r"hears 22050 Hz, .* prepared at 8000 Hz"):
+    with pytest.raises(DataError, match=r"works at 22050 Hz, .* prepared at 8000 Hz"):
         tokenize(prepared.folder, functools.partial(random_codec, MelConfig()))
 
 
 @given(st.integers(1, 400), st.integers(1, 6), st.integers(4, 60), st.none() | st.integers(1, 400))
-def test_alignments(length: int, variants: int, column: int, samples: int | None) -> None:
+def test_alignments_are_spread_over_a_column(
+    length: int, variants: int, column: int, samples: int | None
+) -> None:
     wave = np.arange(1, length + 1, dtype=np.float32)
     waves = aligned(wave, variants, column, samples)
     assert len(waves) == variants
@@ -120,7 +129,7 @@ def test_alignments(length: int, variants: int, column: int, samples: int | None
         assert (waves.max(axis=1) == length).all()  # nothing of the sound is lost
 
 
-def test_variants_are_the_sound_a_little_later(prepared: PreparedData) -> None:
+def test_variants_are_delayed_by_parts_of_a_column(prepared: PreparedData) -> None:
     codec, mel, _ = random_codec(prepared.index.mel)
     settings = TokenizeSettings(variants=4, seconds=1.0)
     tokens = clip_tokens(prepared.wave(0), codec, MelFrontEnd(mel), settings)
@@ -138,7 +147,7 @@ def test_speeds_are_spread_over_the_range(variants: int, limit: float) -> None:
         assert 0.3 < faster < 0.7
 
 
-def test_variants_of_other_speed_end_where_they_end(prepared: PreparedData) -> None:
+def test_shorter_variants_are_filled_with_no_token(prepared: PreparedData) -> None:
     codec, mel, _ = random_codec(prepared.index.mel)
     settings = TokenizeSettings(variants=6, speed=0.25)
     wave, front_end = prepared.wave(0), MelFrontEnd(mel)
@@ -158,8 +167,8 @@ def test_variants_of_other_speed_end_where_they_end(prepared: PreparedData) -> N
         assert filled[: filled.sum()].all()  # the gap is at the end
 
 
-def test_speed_is_refused_where_nothing_can_change() -> None:
-    with pytest.raises(ValueError, match="more than one"):
+def test_speed_without_variants_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 or more"):
         TokenizeSettings(speed=0.1)
 
 
@@ -168,7 +177,9 @@ def encoder() -> TextEncoder:
     return load_text_encoder(TextEncoderConfig())
 
 
-def test_text_features_are_the_encoders(prepared: PreparedData, encoder: TextEncoder) -> None:
+def test_stored_text_features_equal_the_encoders(
+    prepared: PreparedData, encoder: TextEncoder
+) -> None:
     config = TextEncoderConfig().model_dump(mode="json")
     index = encode_text(prepared.folder, lambda: encoder, config)
     assert index.dim == encoder.dim
@@ -188,7 +199,7 @@ def test_text_features_are_the_encoders(prepared: PreparedData, encoder: TextEnc
     assert read_all(stored.folder) == before
 
 
-def test_a_clip_without_words_gets_the_empty_text(encoder: TextEncoder) -> None:
+def test_a_clip_without_captions_gets_the_empty_text(encoder: TextEncoder) -> None:
     clips = [Clip({"id": "mute", "captions": []}, b""), Clip({"id": "b", "captions": ["x"]}, b"")]
     entries = dict(text_entries(encoder, {}, iter(clips)))
     told = dict(text_entries(encoder, {}, iter([Clip({"id": "e", "captions": [""]}, b"")])))

@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter
 
 from diffsound.config import parse_config
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import ARConfig, DecoderConfig, DiffsoundConfig
 from diffsound.errors import ConfigError
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 import published
+from diffsound.decoder import build_decoder
 from diffsound.decoder import grid as grids
-from diffsound.decoder.build import build_decoder
-from diffsound.decoder.contract import SamplingSettings
 from diffsound.decoder.importing import ar_from_published, diffsound_from_published
+from diffsound.decoder.settings import SamplingSettings
 from diffsound.errors import BundleError
 from diffsound.text.features import TextFeatures
 

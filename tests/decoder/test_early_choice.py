@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig, LossConfig, ScheduleConfig
-from diffsound.decoder.contract import Choice, SamplingSettings
+from diffsound.decoder.contract import Choice, kept_parts
 from diffsound.decoder.diffsound import Diffsound
-from diffsound.decoder.request import kept_parts
+from diffsound.decoder.settings import SamplingSettings
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
 
@@ -76,7 +76,7 @@ def draw(
     [{}, {"guidance_scale": 3.0}, {"guidance_scale": 3.0, "guided_share": 0.5}],
     ids=["plain", "guided", "partly guided"],
 )
-def test_those_who_go_on_become_what_they_would_have(
+def test_early_choice_leaves_the_chosen_take_unchanged(
     pooled: bool, settings: dict[str, float]
 ) -> None:
     decoder = build(pooled)
@@ -127,5 +127,3 @@ def test_decoders_that_have_nothing_to_compare_refuse() -> None:
         draw(plain, [0, 3])
     with pytest.raises(InputError, match="nothing to compare"):
         draw(ar, [0, 3], guidance_scale=2.0)
-    with pytest.raises(InputError, match="chosen_after"):
-        draw(build(), None, chosen_after=1.5)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
-from diffsound.decoder.quantize import Int8Linear, quantize_int8
+from diffsound.model.backends import Int8Linear, quantize_int8
 
 
 @pytest.mark.parametrize("bias", [True, False])

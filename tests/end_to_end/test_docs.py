@@ -18,8 +18,9 @@ import soundfile
 import diffsound
 import docs_runner
 from cli_support import RUN, check_parses
-from diffsound.pipeline import SETTING_NAMES, TextToSound
-from diffsound.sound import Sound
+from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.settings import SETTINGS
+from diffsound.generation.sound import Sound
 from docs_runner import blocks, diffsound_lines
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,7 @@ EXECUTED = [
     for page in PAGES
     if page not in ELSEWHERE and any(b.language in docs_runner.RUN for b in blocks(ROOT / page))
 ]
+DOCUMENTED = [name for name in diffsound.__all__ if not name.startswith("_")]
 
 
 @pytest.fixture
@@ -95,10 +97,10 @@ def test_every_page_is_reached_from_the_menu() -> None:
 def test_the_reference_names_the_whole_public_api() -> None:
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     methods = [TextToSound.__call__, TextToSound.inpaint, TextToSound.extend, TextToSound.vary]
-    wanted = {*diffsound.__all__, *TextToSound.__init__.__kwdefaults__, *SETTING_NAMES}
+    wanted = {*diffsound.__all__, *TextToSound.__init__.__kwdefaults__, *SETTINGS}
     wanted |= {name for method in methods for name in inspect.signature(method).parameters}
     wanted |= {name for name in vars(Sound) if not name.startswith("_")}
-    hidden = {"self", "options", "stages"}
+    hidden = {"self", "options"}
     assert [name for name in sorted(wanted - hidden) if not re.search(rf"\b{name}\b", text)] == []
 
 
@@ -107,5 +109,19 @@ def test_the_site_builds(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "index.html").exists()
-    pages = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html"))
-    assert "fonts.googleapis" not in pages
+    pages = {path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
+    assert not any("fonts.googleapis" in text for text in pages.values())
+    clips = [
+        page.parent / source
+        for page, text in pages.items()
+        for source in re.findall(r'<audio [^>]*src="([^"]+)"', text)
+    ]
+    assert len(clips) >= 6
+    assert [clip for clip in clips if not clip.exists()] == []
+    reference = (tmp_path / "reference" / "index.html").read_text(encoding="utf-8")
+    assert [name for name in DOCUMENTED if f'{name}"' not in reference] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    assert getattr(diffsound, name).__doc__  # its own: __doc__ is not inherited

@@ -1,4 +1,4 @@
-"""A classifier and data small enough for tests."""
+"""Data small enough for tests."""
 
 from __future__ import annotations
 
@@ -6,41 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
-from diffsound.evaluation.classifier import Classifier, ClassifierConfig
-from diffsound.evaluation.resnet import ResNetConfig
-from diffsound.training.export import write_export
 from metric_support import MEL, sound
-
-
-@pytest.fixture(scope="session")
-def classifier() -> Classifier:
-    backbone = ResNetConfig(
-        stem=4, widths=(8, 16), depths=(1, 1), strides=((2, 2), (2, 2)), feature_dim=12
-    )
-    config = ClassifierConfig(mel=MEL, labels=("dog", "rain", "bell"), backbone=backbone)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        made = Classifier(config).eval()
-        # Batch norms as after some training; a fresh one would make every block its shortcut.
-        for module in made.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                torch.nn.init.uniform_(module.weight, 0.5, 1.5)
-                torch.nn.init.normal_(module.bias, std=0.1)
-    return made
-
-
-@pytest.fixture(scope="session")
-def classifier_run(classifier: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same classifier as the export of a run."""
-    run = tmp_path_factory.mktemp("classifier")
-    config = classifier.config.model_dump(mode="json")
-    write_export(run, "classifier", config, classifier.state_dict(), step=1, metrics={})
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +26,19 @@ def sound_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(19)
     ]
     return write_data(tmp_path_factory.mktemp("sounds") / "data", clips)
+
+
+@pytest.fixture(scope="session")
+def captioned_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four held-out clips with three captions each, one of them twice; prepared."""
+    captions = [
+        (f"sound {n}", f"a dog {n}", f"sound {n}", "rain, and a dog barks") for n in range(4)
+    ]
+    clips = [
+        prepared_clip(number, labels=("noise",), split="valid", captions=said)
+        for number, said in enumerate(captions)
+    ]
+    return write_data(tmp_path_factory.mktemp("captioned") / "data", clips)
 
 
 @pytest.fixture(scope="session")

@@ -11,21 +11,22 @@ from hypothesis import strategies as st
 
 from diffsound.errors import DataError, InputError
 from diffsound.evaluation import ptb
-from diffsound.evaluation.caption_tokenizer import END, PAD, START, UNKNOWN, CaptionTokenizer
+from diffsound.judges.caption_tokenizer import END, PAD, START, UNKNOWN, CaptionTokenizer
+from diffsound.text.ptb import ptb_words
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "stanford_words.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("item", GOLDEN, ids=lambda item: item["caption"][:30])
 def test_words_are_those_of_stanfords_tokenizer(item: dict[str, str]) -> None:
-    assert " ".join(ptb.ptb_words(item["caption"])) == item["words"]
+    assert " ".join(ptb_words(item["caption"])) == item["words"]
 
 
 @given(st.text(max_size=60))
 def test_any_text_gives_words_without_spaces(text: str) -> None:
-    words = ptb.ptb_words(text)
+    words = ptb_words(text)
     assert all(word and not any(letter.isspace() for letter in word) for word in words)
-    assert ptb.ptb_words(" ".join(text.split())) == words
+    assert ptb_words(" ".join(text.split())) == words
 
 
 def test_the_reference_tokenizer_runs_where_there_is_java() -> None:

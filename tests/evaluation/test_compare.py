@@ -1,24 +1,21 @@
-"""All scores at one call, scores of single clips, and the checks beside them."""
+"""All scores in one call, scores of single clips, and KL as published."""
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import rel_entr
+from scipy.special import softmax as scipy_softmax
 
 from diffsound.errors import InputError
-from diffsound.evaluation.checks import (
-    duplicate_clips,
-    memorisation,
-    report,
-    silent_clips,
-)
-from diffsound.evaluation.classifier import Classifier
-from diffsound.evaluation.clips import WaveClip
-from diffsound.evaluation.compare import clip_scores, compare
-from diffsound.evaluation.features import FeatureSet, extract
+from diffsound.evaluation.compare import clip_scores, compare, kl, kl_per_pair, pair
+from diffsound.evaluation.features import FeatureSet, WaveClip, extract
+from diffsound.judges.classifier import Classifier
 from metric_support import RATE, clip, sound
 
 
@@ -52,7 +49,7 @@ def test_all_scores_with_intervals_and_protocol(real: FeatureSet, made: FeatureS
         assert score.low <= score.value <= score.high
     assert found.protocol["real_clips"] == found.protocol["generated_clips"] == 30
     assert found.protocol["classifier"] == real.classifier
-    assert json.loads(json.dumps(found.to_json()))["scores"]["KL"]["better"] == "lower"
+    assert found.scores["KL"].better == "lower"
 
 
 def test_a_set_against_itself_is_perfect(real: FeatureSet) -> None:
@@ -69,15 +66,6 @@ def test_few_clips_leave_the_unbiased_distance(real: FeatureSet, classifier: Cla
     assert "at least 13 clips" in scores["FID"].note
     assert scores["kernel distance"].value is not None
     assert compare(real, few, resamples=0, allow_few=True).scores["FID"].value is not None
-
-
-def test_sets_that_are_no_pairs_have_no_kl(real: FeatureSet, classifier: Classifier) -> None:
-    other = extract(classifier, [WaveClip("elsewhere", sound(5), RATE), clip(2)])
-    with pytest.raises(InputError, match="'elsewhere' has no real one"):
-        compare(real, other)
-    score = compare(real, other, paired=False, resamples=0).scores["KL"]
-    assert score.value is None
-    assert "not pairs" in score.note
 
 
 def test_every_clip_has_a_score(classifier: Classifier, real: FeatureSet, made: FeatureSet) -> None:
@@ -99,81 +87,71 @@ def test_every_clip_has_a_score(classifier: Classifier, real: FeatureSet, made: 
         clip_scores(classifier, *other)
 
 
-def test_silence_is_found(classifier: Classifier) -> None:
-    clips = [
-        clip(1),
-        WaveClip("nothing", np.zeros(4000, np.float32), RATE),
-        WaveClip("hiss", sound(2) * 1e-4, RATE),
-    ]
-    assert silent_clips(extract(classifier, clips)) == ["nothing", "hiss"]
+def logits(seed: int, count: int = 6, classes: int = 5, scale: float = 3.0) -> np.ndarray:
+    made = np.random.default_rng(seed).standard_normal((count, classes)) * scale
+    return made.astype(np.float32)
 
 
-def test_one_sound_again_and_again_is_found(classifier: Classifier) -> None:
-    rng = np.random.default_rng(0)
-    noisy = sound(3) * 0.5 + 1e-4 * rng.standard_normal(4000).astype(np.float32)
-    silence = np.zeros(4000, np.float32)
-    clips = [
-        *(clip(i) for i in range(12)),
-        WaveClip("copy", sound(5), RATE),
-        WaveClip("quieter", noisy, RATE),
-        WaveClip("silence-1", silence, RATE),
-        WaveClip("silence-2", silence, RATE),
-    ]
-    found = duplicate_clips(extract(classifier, clips))
-    assert [(set(group.ids), group.identical) for group in found] == [
-        ({"clip-5", "copy"}, True),
-        ({"clip-3", "quieter"}, False),
-    ]
+@given(st.integers(0, 1000), st.floats(0.1, 10))
+def test_kl_is_the_published_sum(seed: int, scale: float) -> None:
+    real, fake = logits(seed, scale=scale), logits(seed + 1, scale=scale)
+    found = kl_per_pair(real, fake)
+    for row in range(len(real)):
+        p, q = (
+            [math.exp(v) / sum(math.exp(w) for w in x[row].tolist()) for v in x[row].tolist()]
+            for x in (real, fake)
+        )
+        slow = sum(a * (math.log(a) - math.log(b + 1e-6)) for a, b in zip(p, q, strict=True))
+        assert found[row] == pytest.approx(slow, rel=1e-6, abs=1e-9)
 
 
-def test_copies_of_the_training_set_are_found(classifier: Classifier, real: FeatureSet) -> None:
-    generated = extract(
-        classifier,
-        [
-            WaveClip("fresh-1", sound(501), RATE),
-            WaveClip("stolen", sound(7) * 0.7, RATE),
-            WaveClip("fresh-2", sound(502), RATE),
-            WaveClip("silence", np.zeros(4000, np.float32), RATE),
-        ],
+def test_kl_is_the_true_divergence_but_for_the_published_epsilon() -> None:
+    real, fake = logits(0, scale=1.0), logits(1, scale=1.0)
+    p, q = (scipy_softmax(x.astype(np.float64), axis=1) for x in (real, fake))
+    np.testing.assert_allclose(kl_per_pair(real, fake), rel_entr(p, q).sum(1), atol=1e-3)
+
+
+def test_kl_is_not_symmetric() -> None:
+    """A real clip that is surely one thing against one heard as anything, and the reverse."""
+    sure, unsure = np.array([[50.0, 0.0, 0.0, 0.0]]), np.zeros((1, 4))
+    assert kl_per_pair(sure, unsure)[0] == pytest.approx(math.log(4), abs=1e-4)
+    assert kl_per_pair(unsure, sure)[0] == pytest.approx(-math.log(4) - 0.75 * math.log(1e-6), 1e-3)
+
+
+def test_kl_of_certain_and_wrong_is_large_but_finite() -> None:
+    found = kl_per_pair(np.array([[1e4, 0.0]]), np.array([[0.0, 1e4]]))
+    assert found[0] == pytest.approx(-math.log(1e-6))
+
+
+def test_kl_averages_over_clip_and_sample_pairs() -> None:
+    real, fake = logits(0, 2), logits(1, 5)
+    partner = np.array([0, 0, 0, 1, 1])
+    score = kl(real, fake, partner, resamples=50)
+    assert score.value == pytest.approx(kl_per_pair(real[partner], fake).mean())
+    assert "KL(real || generated)" in score.note
+    assert score.low is not None
+
+
+def test_samples_find_their_real_clip() -> None:
+    real = ["rain-1", "dog.2", "bell"]
+    np.testing.assert_array_equal(
+        pair(real, ["bell", "rain-1.0", "rain-1.1", "dog.2", "dog.2.7"]), [2, 0, 0, 1, 1]
     )
-    unseen = extract(classifier, [clip(i) for i in range(200, 240)])
-    found = memorisation(generated, real, unseen)
-    assert [(one.id, one.same_recording) for one in found.copies] == [("stolen", "clip-7")]
-    assert found.neighbours[0].id == "stolen"
-    assert found.expected <= 0.05
-    assert "1 of 4 generated clips are copies" in str(found)
-    exact = memorisation(extract(classifier, [clip(7), clip(9)]), real)
-    assert exact.suspicious == 1.0
-    assert [one.nearest for one in exact.neighbours] == [one.id for one in exact.neighbours]
+    np.testing.assert_array_equal(pair(real, ["x", "y"], {"x": "bell", "y": "rain-1"}), [2, 0])
 
 
-def test_unseen_sounds_are_no_copies(classifier: Classifier, real: FeatureSet) -> None:
-    unseen = extract(classifier, [clip(i) for i in range(200, 240)])
-    found = memorisation(unseen, real, unseen)
-    assert found.copies == []
-    assert found.suspicious == found.expected
+@pytest.mark.parametrize(
+    ("name", "of"), [("cat", None), ("cat.0", None), ("x", {}), ("x", {"x": "cat"})]
+)
+def test_a_clip_without_a_real_one_is_named(name: str, of: dict[str, str] | None) -> None:
+    with pytest.raises(InputError, match=f"'{name}' has no real clip"):
+        pair(["rain"], [name], of)
 
 
-def test_memorisation_needs_something_to_compare(
-    classifier: Classifier, real: FeatureSet, made: FeatureSet
-) -> None:
-    with pytest.raises(InputError, match="at least 2 training clips"):
-        memorisation(made, extract(classifier, [clip(1)]))
-    with pytest.raises(InputError, match="different classifiers"):
-        memorisation(made, replace(real, classifier="other"))
-
-
-def test_checks_make_one_report(classifier: Classifier, real: FeatureSet) -> None:
-    generated = extract(
-        classifier,
-        [clip(4), WaveClip("nan", np.full(9, np.nan, np.float32), RATE), clip(601)],
-    )
-    found = json.loads(json.dumps(report(generated, real, None)))
-    assert found["clips"] == 2
-    assert list(found["unreadable"]) == ["nan"]
-    assert found["copies"] == [{"id": "clip-4", "training": "clip-4"}]
-    assert found["silent"] == found["duplicates"] == []
-    assert [one["id"] for one in found["nearest"]] == ["clip-4", "clip-601"]
-    assert found["nearest"][0]["nearest"] == "clip-4"
-    assert found["nearest"][0]["distance"] < found["suspicious_distance"]
-    assert "copies" not in report(generated, None, None)
+def test_logits_that_are_not_pairs_or_not_finite_are_refused() -> None:
+    with pytest.raises(InputError, match="not pairs"):
+        kl_per_pair(logits(0, 3), logits(0, 4))
+    broken = logits(0)
+    broken[0, 0] = np.inf
+    with pytest.raises(InputError, match="not finite"):
+        kl_per_pair(logits(1), broken)

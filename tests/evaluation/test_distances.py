@@ -1,4 +1,4 @@
-"""Set distances against the slow, obvious forms; intervals; too few clips."""
+"""Set distances against slow, obvious forms and scipy; intervals; too few clips."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import math
 
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffsound.errors import InputError
 from diffsound.evaluation import distances
-from diffsound.evaluation.bootstrap import bootstrap_centred, bootstrap_mean
 from diffsound.evaluation.distances import (
+    Moments,
     density_coverage,
+    fid,
+    frechet_distance,
     inception_score,
     kernel_distance,
+    moments,
     nearest,
     precision_recall,
     realism,
 )
-from diffsound.evaluation.score import Score
+from diffsound.evaluation.scores import Score
 
 SEEDS = st.integers(0, 10_000)
 
@@ -68,7 +72,7 @@ def test_kernel_distance_is_unbiased_with_few_clips() -> None:
     assert values.min() < 0 < values.max()
 
 
-def test_kernel_distances_interval_scatters_as_fresh_sets_do() -> None:
+def test_kernel_distance_interval_is_as_wide_as_fresh_sets_vary() -> None:
     fresh = [
         kernel_distance(points(i, 60), points(500 + i, 60, shift=0.7), resamples=0).value
         for i in range(60)
@@ -82,7 +86,7 @@ def test_kernel_distances_interval_scatters_as_fresh_sets_do() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(4, 12), st.integers(4, 12), st.floats(0, 3))
-def test_manifold_scores_are_what_their_definitions_say(
+def test_manifold_scores_match_their_definitions(
     seed: int, count: int, other: int, shift: float
 ) -> None:
     real, fake, k = points(seed, count), points(seed + 1, other, shift=shift), 3
@@ -113,7 +117,7 @@ def test_realism_of_a_copy_is_large_but_finite() -> None:
         realism(real[:3], real)
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     real, fake = points(0, 23), points(1, 19, shift=0.5)
 
     def everything() -> list[float]:
@@ -157,7 +161,7 @@ def test_inception_score_by_hand() -> None:
     assert score.low >= 1
 
 
-def test_too_few_clips_are_named_never_nan() -> None:
+def test_too_few_clips_give_a_reason_never_nan() -> None:
     one, many = points(0, 1), points(1, 9)
     for score in (
         kernel_distance(one, many),
@@ -173,31 +177,128 @@ def test_too_few_clips_are_named_never_nan() -> None:
         Score("any", math.nan, "lower")
 
 
-def test_intervals_of_means_cover_the_truth_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    inside = 0
-    for trial in range(200):
-        interval = bootstrap_mean(rng.standard_normal(50), resamples=200, seed=trial)
-        assert interval is not None
-        inside += interval.low < 0 < interval.high
-    assert 178 <= inside <= 199  # 95 % of 200 is 190, a little less for a percentile interval
+def features(seed: int, count: int, width: int) -> np.ndarray:
+    """Correlated, skewed, off centre: like a classifier's."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((width, width))
+    made = np.maximum(rng.standard_normal((count, width)) @ mixing + rng.uniform(0, 2, width), 0)
+    return made.astype(np.float32)
 
 
-def test_clips_of_one_group_are_drawn_together() -> None:
-    """Ten copies of each value say no more than one: the interval must not shrink."""
-    values = np.random.default_rng(1).standard_normal(20)
-    alone = bootstrap_mean(values)
-    copied = bootstrap_mean(np.repeat(values, 10), groups=np.repeat(np.arange(20), 10).tolist())
-    naive = bootstrap_mean(np.repeat(values, 10))
-    assert alone is not None
-    assert copied == pytest.approx(alone)
-    assert naive is not None
-    assert naive.high - naive.low < 0.5 * (alone.high - alone.low)
+def by_scipy(real: np.ndarray, fake: np.ndarray) -> float:
+    first, second = (np.cov(x.astype(np.float64), rowvar=False) for x in (real, fake))
+    root = np.real(scipy.linalg.sqrtm(first @ second))
+    apart = real.mean(0, dtype=np.float64) - fake.mean(0, dtype=np.float64)
+    return float(apart @ apart + np.trace(first) + np.trace(second) - 2 * np.trace(root))
 
 
-def test_one_group_has_no_interval() -> None:
-    assert bootstrap_mean(np.ones(5), groups=["a"] * 5) is None
-    assert bootstrap_mean(np.ones(5), resamples=0) is None
-    assert bootstrap_centred(lambda i: 0.0, 0.0, [1]) is None
-    with pytest.raises(InputError, match="between 0 and 1"):
-        bootstrap_mean(np.ones(5), level=95)
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    width=st.integers(2, 24),
+    extra=st.integers(2, 60),
+    fewer=st.integers(2, 60),
+)
+def test_fid_agrees_with_scipys_matrix_square_root(
+    seed: int, width: int, extra: int, fewer: int
+) -> None:
+    real, fake = features(seed, width + extra, width), features(seed + 1, width + fewer, width)
+    found = frechet_distance(moments(real), moments(fake))
+    assert found == pytest.approx(by_scipy(real, fake), rel=1e-6, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), count=st.integers(2, 10), other=st.integers(2, 30))
+def test_singular_covariances_are_no_special_case(seed: int, count: int, other: int) -> None:
+    """Fewer clips than features, where the matrix square root is ill-defined: the trace of the
+    root is the nuclear norm of the product of the centred clips.
+    """
+    real, fake = (
+        features(seed + i, n, 16).astype(np.float64) for i, n in enumerate((count, other))
+    )
+    first, second = ((x - x.mean(0)) / np.sqrt(len(x) - 1) for x in (real, fake))
+    shared = np.linalg.svd(first @ second.T, compute_uv=False).sum()
+    apart = real.mean(0) - fake.mean(0)
+    expected = apart @ apart + (first**2).sum() + (second**2).sum() - 2 * shared
+    found = frechet_distance(moments(real), moments(fake))
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_fid_of_diagonal_gaussians_has_a_closed_form() -> None:
+    one = Moments(100, np.array([1.0, 2.0, 3.0]), np.diag([1.0, 4.0, 9.0]))
+    two = Moments(100, np.array([1.5, 2.0, 1.0]), np.diag([4.0, 0.0, 16.0]))
+    assert frechet_distance(one, two) == pytest.approx((0.25 + 4) + (1 + 4 + 1))
+    assert frechet_distance(two, one) == pytest.approx(frechet_distance(one, two))
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_set_has_no_distance_to_itself(count: int) -> None:
+    found = moments(features(0, count, 20))
+    assert frechet_distance(found, found) == pytest.approx(0, abs=1e-6)
+
+
+def test_identical_clips_give_numbers_not_nan() -> None:
+    same = np.ones((10, 4), dtype=np.float32)
+    assert frechet_distance(moments(same), moments(same * 3)) == pytest.approx(16)
+
+
+def test_moments_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = features(3, 100, 5)
+    monkeypatch.setattr("diffsound.evaluation.distances._BLOCK", 7)
+    found = moments(made)
+    np.testing.assert_allclose(found.mean, made.mean(0, dtype=np.float64))
+    np.testing.assert_allclose(found.covariance, np.cov(made.astype(np.float64), rowvar=False))
+
+
+def test_fid_of_too_few_clips_says_how_many_are_needed() -> None:
+    score = fid(features(0, 30, 16), features(1, 16, 16))
+    assert score.value is None
+    assert "at least 17 clips" in score.note
+    assert "30 real and 16 generated" in score.note
+    assert "kernel distance" in score.note
+    assert "not available" in str(score)
+
+
+def test_fid_of_too_few_clips_can_be_forced_and_says_so() -> None:
+    real, fake = features(0, 30, 16), features(1, 10, 16)
+    score = fid(real, fake, allow_few=True, resamples=5)
+    assert score.value == pytest.approx(frechet_distance(moments(real), moments(fake)))
+    assert "compare only with sets of these sizes" in score.note
+
+
+def test_fid_needs_more_than_one_clip() -> None:
+    assert fid(features(0, 1, 4), features(1, 50, 4), allow_few=True).value is None
+
+
+def test_fid_interval_contains_the_value_and_narrows_with_clips() -> None:
+    widths = []
+    for count in (40, 640):
+        score = fid(features(0, count, 6), features(0, 2 * count, 6)[count:] * 1.5, resamples=60)
+        assert score.value is not None
+        assert score.low is not None
+        assert score.high is not None
+        assert score.low < score.value < score.high
+        widths.append(score.high - score.low)
+    assert widths[1] < widths[0] / 2
+
+
+def test_features_that_are_not_finite_are_refused() -> None:
+    broken = features(0, 30, 4)
+    broken[3, 2] = np.nan
+    with pytest.raises(InputError, match="not finite"):
+        fid(features(1, 30, 4), broken)
+
+
+def test_features_of_two_widths_are_refused() -> None:
+    with pytest.raises(InputError, match="4 and of 5"):
+        frechet_distance(moments(features(0, 9, 4)), moments(features(0, 9, 5)))
+
+
+def test_fid_exists_from_exactly_as_many_clips_as_it_needs() -> None:
+    features = np.random.default_rng(0).standard_normal((6, 4))
+    needed = distances.clips_needed(4)
+    assert needed == 5
+    found = distances.fid(features[:needed], features[1:], resamples=0)
+    assert found.value is not None
+    assert found.note == ""
+    assert distances.fid(features[: needed - 1], features, resamples=0).value is None

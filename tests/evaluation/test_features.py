@@ -13,11 +13,17 @@ import torch
 
 from diffsound.audio.io import write_audio
 from diffsound.audio.mel import MelFrontEnd
+from diffsound.data.shards import PreparedData
 from diffsound.errors import AudioError, DataError, InputError
-from diffsound.evaluation.classifier import Classifier
-from diffsound.evaluation.clips import WaveClip, clips_of_folder, clips_of_waves
-from diffsound.evaluation.feature_cache import FeatureCache
-from diffsound.evaluation.features import check_comparable, extract
+from diffsound.evaluation.features import (
+    FeatureCache,
+    WaveClip,
+    check_comparable,
+    clips_of,
+    clips_of_data,
+    extract,
+)
+from diffsound.judges.classifier import Classifier
 from metric_support import MEL, RATE, clip, sound
 
 
@@ -30,7 +36,7 @@ def runs(classifier: Classifier) -> Iterator[list[int]]:
     hook.remove()
 
 
-def test_rows_are_the_classifiers_own_output(classifier: Classifier) -> None:
+def test_rows_are_the_classifiers_output(classifier: Classifier) -> None:
     waves = [clip(i, seconds=0.3 + 0.1 * (i % 3)) for i in range(11)]
     found = extract(classifier, waves, batch_size=3)
     assert found.ids == tuple(one.id for one in waves)
@@ -51,18 +57,23 @@ def test_equal_lengths_share_a_batch(classifier: Classifier, runs: list[int]) ->
     assert runs == [4, 4, 2, 2]
 
 
-def test_clips_of_every_length_do_not_pile_up(classifier: Classifier, runs: list[int]) -> None:
+def test_clips_of_many_lengths_wait_in_bounded_number(
+    classifier: Classifier, runs: list[int]
+) -> None:
     tones = (WaveClip(str(i), np.ones(2000 + i, np.float32), RATE) for i in range(70))
     found = extract(classifier, tones)
     assert len(found) == sum(runs) == 70
     assert runs[0] == 1  # the 64th to wait made room for others
 
 
-def test_a_window_makes_lengths_alike(classifier: Classifier, runs: list[int]) -> None:
+def test_seconds_makes_all_lengths_equal(classifier: Classifier, runs: list[int]) -> None:
     short, long = sound(1, 0.3), sound(2, 0.9)
-    found = extract(classifier, clips_of_waves({"a": short, "b": long}, RATE), seconds=0.5)
+    found = extract(
+        classifier, [WaveClip("a", short, RATE), WaveClip("b", long, RATE)], seconds=0.5
+    )
     padded = np.pad(short, (0, RATE // 2 - len(short)))
-    same = extract(classifier, clips_of_waves({"a": padded, "b": long[: RATE // 2]}, RATE))
+    cut = [WaveClip("a", padded, RATE), WaveClip("b", long[: RATE // 2], RATE)]
+    same = extract(classifier, cut)
     np.testing.assert_array_equal(found.features, same.features)
     assert found.keys == same.keys
     assert runs == [2, 2]
@@ -76,7 +87,7 @@ def test_a_click_is_padded_to_what_the_classifier_can_hear(classifier: Classifie
     assert found.seconds[0] == pytest.approx(1 / RATE)
 
 
-def test_what_was_computed_once_is_never_computed_again(
+def test_cached_clips_are_not_computed_twice(
     classifier: Classifier, runs: list[int], tmp_path: Path
 ) -> None:
     path = tmp_path / "deep" / "cache.sqlite"
@@ -92,7 +103,7 @@ def test_what_was_computed_once_is_never_computed_again(
         np.testing.assert_array_equal(again.level[:2], first.level[[3, 1]])
 
 
-def test_another_classifier_does_not_meet_the_cache(classifier: Classifier, tmp_path: Path) -> None:
+def test_classifiers_do_not_share_cached_rows(classifier: Classifier, tmp_path: Path) -> None:
     other = Classifier(classifier.config).eval()
     other.load_state_dict(classifier.state_dict())
     other.head.weight.data *= 2
@@ -105,7 +116,7 @@ def test_another_classifier_does_not_meet_the_cache(classifier: Classifier, tmp_
         check_comparable(first, second)
 
 
-def test_a_cache_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_cache_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     path.write_bytes(b"this is not a database" * 100)
     with pytest.raises(DataError, match="delete it") as caught:
@@ -133,18 +144,18 @@ def test_bad_clips_are_left_out_and_named(classifier: Classifier, tmp_path: Path
     (tmp_path / "text.wav").write_text("no sound at all")
     nan = WaveClip("nan", np.array([0.0, np.nan], np.float32), RATE)
     empty = WaveClip("empty", np.zeros(0, np.float32), RATE)
-    found = extract(classifier, [*clips_of_folder(tmp_path), nan, empty])
+    found = extract(classifier, [*clips_of(tmp_path, ["good", "text"]), nan, empty])
     assert found.ids == ("good",)
     assert set(found.failed) == {"text", "nan", "empty"}
     assert "NaN" in found.failed["nan"]
     assert "text.wav" in found.failed["text"]
 
 
-def test_a_set_of_bad_clips_only_says_why(classifier: Classifier) -> None:
+def test_a_set_without_readable_clips_says_why(classifier: Classifier) -> None:
     good = extract(classifier, [clip(1)])
     bad = extract(classifier, [WaveClip("empty", np.zeros(0, np.float32), RATE)])
     assert len(bad) == 0
-    with pytest.raises(InputError, match="no generated clip to score: it has no samples"):
+    with pytest.raises(InputError, match="no generated clips to score: it has no samples"):
         check_comparable(good, bad)
 
 
@@ -160,26 +171,16 @@ def test_two_clips_of_one_name_are_refused(classifier: Classifier) -> None:
         extract(classifier, [clip(1), clip(1)])
 
 
-def test_folders_are_read_at_the_classifiers_rate(classifier: Classifier, tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    write_audio(tmp_path / "sub" / "one.flac", np.repeat(sound(1), 2), 2 * RATE)
-    write_audio(tmp_path / "two.wav", sound(2), RATE)
-    clips = clips_of_folder(tmp_path)
-    assert [one.id for one in clips] == ["sub/one", "two"]
-    assert len(clips[0].wave(RATE)) == RATE // 2
-    told: list[int] = []
-    extract(classifier, clips, progress=told.append)
-    assert told == [1, 2]
-    write_audio(tmp_path / "two.flac", sound(2), RATE)
-    with pytest.raises(InputError, match="'two' in two formats"):
-        clips_of_folder(tmp_path)
-
-
-def test_folders_without_sound_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no audio file"):
-        clips_of_folder(tmp_path)
-    with pytest.raises(InputError, match="there is no folder"):
-        clips_of_folder(tmp_path / "nowhere")
+def test_clips_know_their_own_rate(sound_data: Path, tmp_path: Path) -> None:
+    write_audio(tmp_path / "one.wav", np.repeat(sound(1), 2), 2 * RATE)
+    (one,) = clips_of(tmp_path, ["one"])
+    assert one.rate == 2 * RATE
+    assert len(one.wave(RATE)) == RATE // 2
+    (prepared,) = clips_of_data(PreparedData.open(sound_data), [3])
+    assert (prepared.id, prepared.rate, len(prepared.wave(RATE))) == ("clip-03", RATE, RATE // 2)
+    (tmp_path / "text.wav").write_text("no sound")
+    with pytest.raises(AudioError, match=r"text\.wav"):
+        assert clips_of(tmp_path, ["text"])[0].rate
 
 
 def test_memory_does_not_grow_with_the_set(classifier: Classifier) -> None:
@@ -196,7 +197,7 @@ def test_memory_does_not_grow_with_the_set(classifier: Classifier) -> None:
     assert large - small < 400 * 4000 * 4 / 10  # a tenth of what the waves alone would take
 
 
-def test_an_error_of_the_program_is_not_a_bad_clip(classifier: Classifier) -> None:
+def test_programming_errors_are_not_reported_as_bad_clips(classifier: Classifier) -> None:
     class Broken:
         id = "broken"
 

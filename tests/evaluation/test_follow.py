@@ -13,23 +13,21 @@ from typer.testing import CliRunner
 
 from diffsound.audio.io import read_audio
 from diffsound.cli.evaluate import app
-from diffsound.data.titles import phrase_table
+from diffsound.data.captions import phrase_table
 from diffsound.errors import ConfigError, DataError
-from diffsound.evaluation.classifier import Classifier
-from diffsound.evaluation.cleanliness import third_octaves, tilt
-from diffsound.evaluation.clips import WaveClip
+from diffsound.evaluation.checks import third_octaves, tilt
+from diffsound.evaluation.features import WaveClip
 from diffsound.evaluation.follow import (
-    JOINS,
     FollowSettings,
-    Task,
+    HeardWindows,
     Verdict,
     follow,
     judge,
-    make_tasks,
+    listen,
     parse_settings,
 )
-from diffsound.evaluation.prompts import joined
-from diffsound.evaluation.windows import Heard, listen
+from diffsound.evaluation.prompts import JOINS, TwoEvents, joined, make_tasks
+from diffsound.judges.classifier import Classifier
 from metric_support import RATE, sound
 
 SETTINGS = FollowSettings(
@@ -65,7 +63,7 @@ def test_texts_are_drawn_by_the_seed() -> None:
     assert len({task.first for task in tasks}) > 35
 
 
-HEARD = Heard(
+HEARD = HeardWindows(
     ("dog", "rain", "bell"),
     np.array([0.0, 0.5, 1.0]),
     np.array([[0.8, 0.15, 0.05], [0.4, 0.5, 0.1], [0.3, 0.6, 0.1]]),
@@ -84,7 +82,7 @@ HEARD = Heard(
 def test_an_event_is_where_the_classifier_is_surest(
     first: str, second: str, top: int, verdict: Verdict
 ) -> None:
-    assert judge(HEARD, Task("x", "…", "then", first, second), top) == verdict
+    assert judge(HEARD, TwoEvents("x", "…", "then", first, second), top) == verdict
 
 
 def test_windows_cover_the_clip_and_leave_silence_out(classifier: Classifier) -> None:
@@ -108,7 +106,9 @@ def test_tilt_is_decibels_an_octave() -> None:
     assert tilt(np.zeros(20)) == 0.0
 
 
-def test_scenes_and_sounds_are_judged_alike(followed: tuple[Path, dict[str, Any]]) -> None:
+def test_scenes_and_sounds_are_judged_by_the_same_measure(
+    followed: tuple[Path, dict[str, Any]],
+) -> None:
     out, report = followed
     assert list(report["rows"]) == ["scenes", "generated", "chance"]
     for found in report["rows"].values():
@@ -131,10 +131,10 @@ def test_scenes_and_sounds_are_judged_alike(followed: tuple[Path, dict[str, Any]
     assert report == json.loads((out / "report.json").read_text(encoding="utf-8"))
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count("<audio") == 4 * 2
-    assert all(s.startswith("data:") for s in re.findall(r"(?:src|href)='([^']{0,12})", page))
+    assert all(s.startswith("data:") for s in re.findall(r'(?:src|href)="([^"]{0,12})', page))
 
 
-def test_goes_on_where_it_stopped(
+def test_an_interrupted_run_continues(
     followed: tuple[Path, dict[str, Any]], tiny_folder: Path, labelled_data: Path,
     classifier_run: Path,
 ) -> None:  # fmt: skip
@@ -154,7 +154,7 @@ def test_goes_on_where_it_stopped(
     assert json.loads((out / "report.json").read_text(encoding="utf-8"))["rows"] == report["rows"]
 
 
-def test_what_cannot_be_asked_is_named(
+def test_data_without_two_classes_is_refused(
     tiny_folder: Path, sound_data: Path, classifier_run: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="two events need two classes"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,20 +18,18 @@ from hypothesis.extra import numpy as arrays
 
 from diffsound.errors import DataError, InputError
 from diffsound.evaluation.listening import (
+    ListeningServer,
     Ratings,
     build_test,
+    crossed_interval,
     keep_ratings,
+    krippendorff_alpha,
+    listening_report,
     parse_ratings,
     read_key,
     read_ratings,
-)
-from diffsound.evaluation.listening_report import (
-    crossed_interval,
-    krippendorff_alpha,
-    listening_report,
     report_markdown,
 )
-from diffsound.evaluation.listening_server import ListeningServer
 from listening_support import make_runs
 
 LISTENER = "0123456789abcdef"
@@ -63,7 +62,7 @@ def body(folder: Path, grade: int, at: float = 0, listener: str = LISTENER, coun
     return json.dumps({"test": key.test, "listener": listener, "ratings": chosen})
 
 
-def test_the_page_does_not_say_whose_a_sound_is(test_folder: Path) -> None:
+def test_the_page_does_not_reveal_the_systems(test_folder: Path) -> None:
     page = (test_folder / "index.html").read_text(encoding="utf-8")
     key = read_key(test_folder)
     assert sorted(c.system for c in key.clips.values()) == ["ar"] * 2 + ["diff"] * 2 + ["real"] * 2
@@ -86,7 +85,7 @@ def test_a_test_is_not_replaced_under_its_ratings(
 
 def test_runs_must_share_texts(runs: dict[str, str | Path], tmp_path: Path) -> None:
     other = make_runs(tmp_path / "other", first=50)
-    with pytest.raises(InputError, match="share no text"):
+    with pytest.raises(InputError, match="no text in common"):
         build_test(tmp_path / "x", {"a": runs["ar"], "b": other["ar"]})
     assert not (tmp_path / "x" / "key.json").exists()
 
@@ -96,7 +95,7 @@ def test_runs_must_share_texts(runs: dict[str, str | Path], tmp_path: Path) -> N
     [
         ({"test": "other"}, "another test"),
         ({"listener": "../../etc/passwd"}, "hexadecimal"),
-        ({"ratings": {"nothing": {}}}, "no ratings"),
+        ({"ratings": {"nothing": {}}}, "not ratings"),
         ({"extra": 1}, "extra"),
     ],
 )
@@ -130,9 +129,7 @@ def request(server: ListeningServer, method: str, path: str, **more: object) -> 
         connection.close()
 
 
-def test_the_server_gives_the_page_and_nothing_else(
-    server: ListeningServer, test_folder: Path
-) -> None:
+def test_the_server_serves_only_the_page(server: ListeningServer, test_folder: Path) -> None:
     assert request(server, "GET", "/")[0] == 200
     for path in ("/key.json", "/ratings/", "/../key.json", "/%2e%2e/key.json"):
         assert request(server, "GET", path)[0] == 404
@@ -146,7 +143,19 @@ def test_the_server_gives_the_page_and_nothing_else(
     assert len(list((test_folder / "ratings").iterdir())) == 1
 
 
-def test_report(test_folder: Path) -> None:
+def test_answers_carry_a_content_policy(server: ListeningServer) -> None:
+    for path, policy in (
+        ("/", "frame-ancestors 'none'"),
+        ("/other", "default-src 'none'; frame-ancestors 'none'"),
+    ):
+        with socket.create_connection(server.server_address[:2], timeout=10) as connection:
+            connection.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:1\r\n\r\n".encode())
+            head = connection.makefile("rb").read().split(b"\r\n\r\n")[0].decode()
+        assert f"Content-Security-Policy: {policy}" in head.splitlines()
+    assert b'http-equiv="Content-Security-Policy"' in server.page
+
+
+def test_the_report_has_means_intervals_and_agreement(test_folder: Path) -> None:
     with pytest.raises(DataError, match="nobody has rated"):
         listening_report(test_folder)
     for listener, grade, count in (("a" * 8, 3, 6), ("b" * 8, 4, 6), ("c" * 8, 5, 1)):
@@ -184,7 +193,7 @@ def slow_alpha(values: np.ndarray) -> float:
         np.float64, (3, 5), elements=st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, np.nan])
     )
 )
-def test_agreement_is_its_definition(values: np.ndarray) -> None:
+def test_agreement_matches_its_definition(values: np.ndarray) -> None:
     found = krippendorff_alpha(values)
     if found is not None:
         assert found == pytest.approx(slow_alpha(values), abs=1e-9)
@@ -205,8 +214,8 @@ def test_agreement_of_the_published_example() -> None:
     assert krippendorff_alpha(np.full((3, 4), 2.0)) is None
 
 
-def test_interval_knows_that_listeners_differ() -> None:
-    """Many ratings by two people who disagree are not many opinions."""
+def test_the_interval_accounts_for_differing_listeners() -> None:
+    """Many ratings by two people who disagree are still two opinions."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(2, 100))
     texts = [f"text {n}" for n in range(100)]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from diffsound.evaluation.listening import build_test, read_key, read_ratings
-from diffsound.evaluation.listening_server import ListeningServer
+from diffsound.evaluation.listening import ListeningServer, build_test, read_key, read_ratings
 from listening_support import make_runs
 
 pytestmark = pytest.mark.browser

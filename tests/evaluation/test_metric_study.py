@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.data.augment import rms
+from diffsound.audio.mixing import rms
 from diffsound.errors import InputError
 from diffsound.evaluation import metric_study
-from diffsound.evaluation.classifier import Classifier
-from diffsound.evaluation.clips import WaveClip
+from diffsound.evaluation.features import WaveClip
 from diffsound.evaluation.metric_study import (
     MASKED,
     add_noise,
@@ -24,6 +23,7 @@ from diffsound.evaluation.metric_study import (
     study,
     write_study,
 )
+from diffsound.judges.classifier import Classifier
 from metric_support import RATE, clip, sound
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,18 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spice_stub
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.errors import InputError
-from diffsound.evaluation.captioner import Captioner, CaptionerConfig, WordsConfig
-from diffsound.evaluation.captioner_encoder import PatchConfig
-from diffsound.evaluation.ranking import (
-    CaptionRanker,
-    LikelihoodRanker,
-    best,
-    caption_measure,
-    rank,
-    ranking_table,
-)
+from diffsound.evaluation import spice
+from diffsound.evaluation.captions import CaptionRanker, CiderD
+from diffsound.evaluation.scene_graph import scene_graph_score
+from diffsound.judges.captioner import Captioner, CaptionerConfig, WordsConfig
+from diffsound.judges.captioner_encoder import PatchConfig
+from diffsound.judges.ranking import LikelihoodRanker, best
 
 RATE = 8000
 MEL = MelConfig(n_fft=256, hop_length=64, n_mels=16, fmin=0.0, fmax=4000.0, sample_rate=RATE)
@@ -80,7 +78,7 @@ def test_the_likeliest_sounds_are_kept(captioner: Captioner) -> None:
     assert set(best(quiet, 2)) == {0, 3}
 
 
-def test_scores_are_the_captioners(captioner: Captioner) -> None:
+def test_scores_are_the_captioners_likelihoods(captioner: Captioner) -> None:
     mel = MelFrontEnd(MEL)(torch.from_numpy(SOUNDS[0].wave)[None])
     expected = captioner.log_likelihood(mel, ["a quiet noise"])
     found = LikelihoodRanker(captioner).score("A quiet noise!", SOUNDS[:1])
@@ -96,7 +94,7 @@ def test_the_prior_changes_no_order_and_makes_prompts_comparable(captioner: Capt
     assert max(gain) > 0 > min(gain)  # hearing the right sound helps, the wrong one misleads
 
 
-def test_the_papers_way_agrees(captioner: Captioner) -> None:
+def test_ranking_by_captions_agrees(captioner: Captioner) -> None:
     ranker = CaptionRanker(captioner, CORPUS, beams=2)
     assert ranker.captions(SOUNDS) == [
         "a quiet noise",
@@ -109,38 +107,45 @@ def test_the_papers_way_agrees(captioner: Captioner) -> None:
     assert scores[1] > 5 > scores[0]
 
 
+def test_the_papers_score_is_the_sum_of_both_terms(captioner: Captioner) -> None:
+    prompt = "a loud noise while a dog barks"
+    ranker = CaptionRanker(captioner, CORPUS, beams=2)
+    said = ranker.captions(SOUNDS)
+    meant = [scene_graph_score(caption, [prompt]) for caption in said]
+    fluent = [CiderD([d[0]] for d in CORPUS).score(caption, [prompt]) for caption in said]
+    assert len(set(meant)) == len(set(fluent)) == 2
+    expected = [a + b for a, b in zip(meant, fluent, strict=True)]
+    assert ranker.score(prompt, SOUNDS) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.skipif(spice_stub.JAVAC is None, reason="a SPICE is compiled: needs a JDK")
+def test_the_ranker_says_which_score_it_used(captioner: Captioner, tmp_path: Path) -> None:
+    prompt = "a loud noise while a dog barks"
+    plain = CaptionRanker(captioner, CORPUS, beams=2)
+    assert plain.name == "scene graph + CIDEr"
+    folder = spice_stub.build(tmp_path / "spice")
+    ranker = CaptionRanker(captioner, CORPUS, beams=2, corenlp=folder)
+    assert ranker.name == "SPICE + CIDEr"
+    said = ranker.captions(SOUNDS)
+    cider = CiderD([d[0]] for d in CORPUS)
+    expected = [spice_stub.score(c, [prompt]) + cider.score(c, [prompt]) for c in said]
+    assert ranker.score(prompt, SOUNDS) == pytest.approx(expected)
+
+
+def test_spice_without_java_is_refused_not_replaced(
+    captioner: Captioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in spice.JARS:
+        (tmp_path / name).touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="SPICE needs Java"):
+        CaptionRanker(captioner, CORPUS, corenlp=tmp_path)
+
+
 def test_other_rates_are_resampled(captioner: Captioner) -> None:
     ranker = LikelihoodRanker(captioner)
     sounds = [noise(0.2, rate=16000), noise(0.0005, rate=16000)]
     assert best(ranker.score("a quiet noise", sounds), 1) == [1]
-
-
-def test_ranks_mels(captioner: Captioner) -> None:
-    mel = MelFrontEnd(MEL)(torch.stack([torch.from_numpy(sound.wave) for sound in SOUNDS]))
-    kept = rank(captioner, [mel, mel], ["a loud noise", "a quiet noise"], keep=2)
-    assert [set(one) for one in kept] == [{1, 2}, {0, 3}]
-    with pytest.raises(InputError, match="2 prompts need as many sets"):
-        rank(captioner, [mel], ["a", "b"], keep=1)
-
-
-def test_table_7(captioner: Captioner) -> None:
-    def level(prompts: list[str], sounds: list[Noise]) -> dict[str, float]:
-        return {"level": float(np.mean([np.abs(sound.wave).mean() for sound in sounds]))}
-
-    measure = caption_measure(captioner, ("cider", "spice", "scene_graph", "bleu_1"), beams=2)
-    rows = ranking_table(
-        LikelihoodRanker(captioner),
-        ["a loud noise", "a quiet noise"],
-        [SOUNDS, SOUNDS],
-        [measure, level],
-        keeps=(4, 2),
-    )
-    assert [row.keep for row in rows] == [4, 2]
-    everything, kept = rows[0].figures, rows[1].figures
-    assert set(kept) == {"cider", "scene_graph", "bleu_1", "level"}  # no SPICE, no number
-    assert kept["bleu_1"] == pytest.approx(1.0)
-    assert kept["scene_graph"] == 1.0 > everything["scene_graph"]
-    assert everything["level"] == pytest.approx(kept["level"], rel=1e-5)
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1), st.data())
@@ -153,6 +158,6 @@ def test_best_is_the_head_of_the_sorted_scores(scores: list[float], data: st.Dat
 
 
 @pytest.mark.parametrize("keep", [0, 3])
-def test_as_many_as_there_are(keep: int) -> None:
+def test_keeping_none_or_too_many_is_refused(keep: int) -> None:
     with pytest.raises(InputError, match=f"cannot keep {keep} of 2"):
         best([0.1, 0.2], keep)

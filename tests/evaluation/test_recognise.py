@@ -13,12 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from diffsound.cli.evaluate import app
-from diffsound.data.titles import phrase_table
+from diffsound.data.captions import phrase_table
 from diffsound.errors import ConfigError, DataError, InputError
-from diffsound.evaluation.class_scores import balanced, confusion, hits, spread
-from diffsound.evaluation.features import FeatureSet
+from diffsound.evaluation.ears import load_ear
 from diffsound.evaluation.prompts import read_prompts
 from diffsound.evaluation.recognise import RecogniseSettings, parse_settings, recognise
+from ear_support import onnx_ear
+from metric_support import RATE, sound
 
 SETTINGS = RecogniseSettings(per_class=2, seconds=0.5, sampling={"num_inference_steps": 2})
 PROMPTS = """
@@ -52,7 +53,7 @@ def _bare(text: str) -> str:
     return " ".join(word for word in words if word not in {"a", "an", "the"})
 
 
-def test_no_sentence_is_a_training_wording() -> None:
+def test_no_sentence_occurs_in_training() -> None:
     asked = read_prompts()
     assert set(asked) == set(phrase_table("esc50"))
     sentences = [_bare(text) for texts in asked.values() for text in texts]
@@ -116,10 +117,10 @@ def test_shares_agree_with_the_clips(recognised: tuple[Path, dict[str, Any]]) ->
     assert (out / "confusion.png").stat().st_size > 1000
 
 
-def test_the_page_holds_everything(recognised: tuple[Path, dict[str, Any]]) -> None:
+def test_the_page_is_self_contained(recognised: tuple[Path, dict[str, Any]]) -> None:
     page = (recognised[0] / "report.html").read_text(encoding="utf-8")
     assert page.count("<audio") == 3 * 3  # of each class a real clip and two sounds
-    assert all(s.startswith("data:") for s in re.findall(r"(?:src|href)='([^']{0,12})", page))
+    assert all(s.startswith("data:") for s in re.findall(r'(?:src|href)="([^"]{0,12})', page))
     assert "a &lt;big&gt; dog barks" in page
 
 
@@ -140,7 +141,50 @@ def test_resumes_and_refuses_other_settings(
         recognise(tiny_folder, labelled_data, out, other, **options)
 
 
-def test_the_best_of_several(
+def test_an_outside_ear_gives_a_second_opinion(
+    recognised: tuple[Path, dict[str, Any]], tiny_folder: Path, labelled_data: Path,
+    classifier_run: Path, prompts: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    out, first = recognised
+    plug = onnx_ear(tmp_path)
+    ear = load_ear(plug)
+    waves = [ear(sound(n), RATE) for n in range(16)]
+    folds = np.repeat([1, 2], 8)
+    np.savez(tmp_path / "real.npz", E=np.stack(waves), Y=np.array(["Dog", "rain"] * 8), F=folds)
+    words = ["recognise", tiny_folder, "--data", labelled_data, "--out", out, "--per-class", 2]
+    words += ["--classifier", classifier_run, "--prompts", prompts, "--seconds", 0.5]
+    words += ["--set", "num_inference_steps=2"]
+    done = CliRunner().invoke(app, [str(word) for word in (*words, "--ear-fit", 1)])
+    assert isinstance(done.exception, InputError)
+    assert "need --ear" in str(done.exception)
+    words += ["--ear", plug]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert isinstance(done.exception, DataError)  # the data has no split to fit a probe on
+    assert "two folds" in str(done.exception)
+    words += ["--ear-clips", tmp_path / "real.npz", "--ear-fit", 1, "--ear-reference", 2]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^by ear, generated: top-1 \S+, top-5 1, Fréchet", done.output, flags=re.M)
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert {key: report[key] for key in ("rows", "classes")} == {
+        key: first[key] for key in ("rows", "classes")
+    }
+    second = report["ear"]
+    assert second["left_out"] == ["bell"]
+    assert {row: found["clips"] for row, found in second["rows"].items()} == {
+        "real": 8, "vocoder": 8, "codec": 8, "generated": 4,
+    }  # fmt: skip
+    assert (second["probe"]["fit"], second["probe"]["fitted"]) == ("1", 8)
+    assert {entry["label"] for entry in second["classes"]} == {"dog", "rain"}
+    with (out / "ear-confusion-real.csv").open(encoding="utf-8", newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    right = sum(int(line[line["asked"]]) for line in lines)
+    assert second["rows"]["real"]["scores"]["top-1"]["value"] == right / 8
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "By an outside ear: ear.onnx" in page
+
+
+def test_the_best_candidates_are_kept(
     tiny_folder: Path, labelled_data: Path, classifier_run: Path, captioner_run: Path,
     prompts: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -160,7 +204,7 @@ def test_the_best_of_several(
     ]
 
 
-def test_what_cannot_be_asked_is_named(
+def test_bad_prompts_and_empty_splits_are_reported(
     tiny_folder: Path, labelled_data: Path, classifier_run: Path, prompts: Path, tmp_path: Path
 ) -> None:
     nowhere = SETTINGS.model_copy(update={"split": "test"})
@@ -183,38 +227,3 @@ def test_what_cannot_be_asked_is_named(
             read_prompts(bad)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_prompts(tmp_path / "none.yaml")
-
-
-def _set(features: np.ndarray, logits: np.ndarray) -> FeatureSet:
-    names = tuple(map(str, range(len(features))))
-    blank = np.zeros(len(features))
-    return FeatureSet(names, names, features, logits, blank, blank, blank, "x", None)
-
-
-def test_shares_count_every_class_the_same() -> None:
-    logits = np.array([[3.0, 2, 1], [1, 3, 2], [3, 1, 2], [3, 1, 2], [1, 2, 3]])
-    targets = np.array([0, 0, 0, 0, 2])
-    assert hits(logits, targets, 1).tolist() == [True, False, True, True, True]
-    assert hits(logits, targets, 2).tolist() == [True, False, True, True, True]
-    score = balanced(hits(logits, targets, 1), targets, "top-1")
-    assert score.value == pytest.approx((0.75 + 1.0) / 2)
-    assert score.low is not None
-    assert score.low < score.value <= score.high
-    lonely = balanced(np.array([True, False] * 10), np.arange(20), "top-1")
-    assert lonely.low is not None
-    assert lonely.low < 0.4 < 0.6 < lonely.high, "one clip a class is not certainty"
-    table = confusion(_set(logits, logits), targets, [0, 2])
-    assert table.tolist() == [[3, 1, 0], [0, 0, 1]]
-
-
-def test_spread_is_relative_to_real_clips() -> None:
-    rng = np.random.default_rng(0)
-    real = rng.standard_normal((40, 6))
-    of = np.repeat([0, 1], 20)
-    same = spread(_set(real, real), of, _set(real, real), of)
-    assert same == {"ratio": pytest.approx(1.0), "classes": 2}
-    centre = real.mean(axis=0)
-    tighter = _set(centre + 0.25 * (real - centre), real)
-    assert spread(_set(real, real), of, tighter, of)["ratio"] == pytest.approx(0.25)
-    alone = spread(_set(real[:1], real[:1]), of[:1], _set(real, real), of)
-    assert alone == {"ratio": None, "classes": 0}

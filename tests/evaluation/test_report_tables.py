@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from diffsound.bundle import Bundle
-from diffsound.errors import ConfigError, InputError
+from diffsound.data.shards import PreparedData
+from diffsound.decoder.diffusion import timesteps_for
+from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.evaluation.paper_tables import paper_table
-from diffsound.evaluation.score import Score
+from diffsound.evaluation.scores import Score
 from diffsound.evaluation.table_output import as_csv, markdown
 from diffsound.evaluation.tables import TableConfig, make_table
+from diffsound.model.bundle import Bundle
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +34,11 @@ def config(data: Path, classifier: Path, **more: object) -> TableConfig:
 
 
 def test_table_three_is_resumed_cell_by_cell(
-    tiny_folder: Path, ar_folder: Path, sound_data: Path, classifier_run: Path, tmp_path: Path
-) -> None:
-    wanted = config(sound_data, classifier_run, bundles={"diffsound": str(tiny_folder)})
+    tiny_folder: Path, ar_folder: Path, sound_data: Path, classifier_run: Path,
+    captioner_run: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    bundles = {"diffsound": str(tiny_folder)}
+    wanted = config(sound_data, classifier_run, bundles=bundles, captioner=str(captioner_run))
     files = make_table(3, wanted, tmp_path)
     assert [path.suffix for path in files] == [".md", ".csv", ".json", ".png"]
     assert all(path.stat().st_size for path in files)
@@ -42,7 +47,7 @@ def test_table_three_is_resumed_cell_by_cell(
     assert lines[0]["FID"] == ""
     assert lines[0]["FID paper"] == "16.87"
     assert float(lines[1]["FID"]) >= 0
-    assert float(lines[1]["s/sound"]) > 0
+    assert 0 < float(lines[1]["s/mel"]) < float(lines[1]["s/sound"])
 
     cells = sorted((tmp_path / "cells").iterdir())
     assert len(cells) == 12
@@ -59,6 +64,8 @@ def test_table_three_is_resumed_cell_by_cell(
     assert cells[0].stem in found, "a lost cell is made again"
     assert found[cells[1].stem]["FID"]["value"] == 123.0, "a finished cell is not"
     assert "| AR | - | - |" in files[0].read_text(encoding="utf-8")
+    assert found["ar"]["s/mel, no cache"]["value"] > 0
+    assert "s/mel, no cache" not in found["t25-s7"]
 
 
 def test_table_seven_keeps_the_best(
@@ -68,7 +75,7 @@ def test_table_seven_keeps_the_best(
     bundles = {"diffsound": str(tiny_folder)}
     wanted = config(sound_data, classifier_run, bundles=bundles, samples=5, clips=2)
     with monkeypatch.context() as patch:
-        patch.setattr("diffsound.evaluation.setup.BUNDLED", tmp_path / "nothing" / "packaged")
+        patch.setattr("diffsound.evaluation.sets.BUNDLED", tmp_path / "nothing" / "packaged")
         with pytest.raises(InputError, match="captioner"):
             make_table(7, wanted, tmp_path / "none")
     ranked = wanted.model_copy(update={"captioner": str(captioner_run), "ranker": "likelihood"})
@@ -78,7 +85,42 @@ def test_table_seven_keeps_the_best(
     assert rows["diffsound-2"]["KL"]["value"] != rows["diffsound-10"]["KL"]["value"]
     assert rows["diffsound-2"]["scene graph"]["value"] is not None
     assert len(list((tmp_path / "out" / "sounds").iterdir())) == 1, "rows share their candidates"
+    assert "candidates ranked by caption likelihood" in files[0].read_text(encoding="utf-8")
     assert "SPICE" in files[0].read_text(encoding="utf-8")
+
+
+def test_every_caption_of_a_clip_is_made_into_sounds(
+    tiny_folder: Path, captioned_data: Path, classifier_run: Path, captioner_run: Path,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    wanted = config(
+        captioned_data, classifier_run,
+        bundles={"plain": str(tiny_folder)}, captioner=str(captioner_run),
+        texts=None, samples=2, clips=None, resamples=20,
+    )  # fmt: skip
+    files = make_table(6, wanted, tmp_path)
+    sounds = {path.stem for path in (tmp_path / "sounds").glob("*/*.wav")}
+    assert sounds == {
+        f"clip-{clip:02d}.t{text}.{n}" for clip in range(4) for text in range(3) for n in range(2)
+    }
+    shown = files[0].read_text(encoding="utf-8")
+    assert "4 clips, 12 captions of them, 2 sounds for each: 24 sounds, 6 a clip" in shown
+    assert "A quick look" in shown
+    found = json.loads(files[2].read_text(encoding="utf-8"))["rows"]["plain"]
+    for name in ("KL", "CIDEr", "scene graph"):
+        assert found[name]["low"] <= found[name]["value"] <= found[name]["high"]
+    one = make_table(6, wanted.model_copy(update={"texts": 1}), tmp_path / "one")
+    assert "4 clips, 4 captions of them" in one[0].read_text(encoding="utf-8")
+
+
+def test_only_the_sources_asked_for(
+    tiny_folder: Path, captioned_data: Path, classifier_run: Path, tmp_path: Path
+) -> None:
+    wanted = config(captioned_data, classifier_run, bundles={"plain": str(tiny_folder)}, clips=None)
+    source = PreparedData.open(captioned_data).records[0].source
+    make_table(6, wanted.model_copy(update={"sources": (source,)}), tmp_path / "a")
+    with pytest.raises(DataError, match="no clip of elsewhere"):
+        make_table(6, wanted.model_copy(update={"sources": ("elsewhere",)}), tmp_path / "b")
 
 
 def test_foreign_bundles_are_named(
@@ -87,19 +129,26 @@ def test_foreign_bundles_are_named(
     wanted = config(sound_data, classifier_run, bundles={"mu-0.8": str(tiny_folder)})
     with pytest.raises(ConfigError, match=r"no bundle 'mu-0.8'.*mu-0\.9"):
         make_table(4, wanted, tmp_path)
-    with pytest.raises(InputError, match=r"only 2 to 7.*listen"):
+    with pytest.raises(InputError, match=r"only 2 to 8.*listen"):
         paper_table(1)
 
 
-def test_evaluations_are_a_share_of_the_chain() -> None:
-    """T 25 with stride 7 of 100 steps is 4 evaluations; of a chain of 10, at least one."""
+def test_strides_are_the_papers() -> None:
+    """T = 25 with Δt = 7 of a chain of 100 is a stride of 28 and 4 evaluations, as ceil(25 / 7)."""
     rows = {row.id: row for row in paper_table(3).rows}
-    assert [rows[name].evaluations(100) for name in ("t25-s7", "t25-s1", "t100-s3")] == [4, 25, 34]
-    assert rows["t25-s7"].evaluations(10) == 1
-    assert rows["ar"].evaluations(100) is None
+    for row in rows.values():
+        if row.steps is None:
+            assert row.stride_of(100) is None
+            continue
+        stride = row.stride_of(100)
+        assert stride == row.stride * 100 // row.steps
+        evaluations = len(timesteps_for(100, stride=stride)) - 1
+        assert evaluations == math.ceil(row.steps / row.stride)
+    assert rows["t25-s7"].stride_of(10) == 3  # of a shorter chain in proportion
+    assert rows["t100-s1"].stride_of(10) == 1
     steps = {row.id: row for row in paper_table(5).rows}
-    assert steps["50-25"].evaluations(50) == 25
-    assert steps["100-100"].evaluations(100) == 100
+    assert steps["50-25"].stride_of(50) == 2
+    assert steps["25-25"].stride_of(25) == 1
 
 
 def test_the_papers_figures_agree_among_tables() -> None:
@@ -123,7 +172,7 @@ def test_the_papers_figures_agree_among_tables() -> None:
 def test_what_is_not_available_is_said() -> None:
     table = paper_table(6)
     rows = {"plain": {"FID": Score("FID", None, "lower", note="needs 300 clips")}}
-    text = markdown(6, table, rows, {"examples": 5, "samples_per_text": 1})
+    text = markdown(6, table, rows, {"examples": 5, "texts": 5, "samples_per_text": 1})
     assert "not available (9.76)" in text
     assert "FID: needs 300 clips" in text
     assert "– (8.27)" in text

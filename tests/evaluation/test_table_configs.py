@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from diffsound.bundle import Bundle
 from diffsound.cli.evaluate import app
 from diffsound.config import load_config
 from diffsound.evaluation.paper_tables import paper_table
 from diffsound.evaluation.tables import TableConfig
-from diffsound.training.decoder_run import DecoderRun
-from diffsound.training.registry import stage_spec
+from diffsound.model.bundle import Bundle
+from diffsound.training.decoder import DecoderRun
+from diffsound.training.runs import stage_spec
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "configs" / "tables"

@@ -1,4 +1,4 @@
-"""A server over the tiny bundle, in this process."""
+"""A server over the tiny bundle, in this process; a browser, and visitors of the page."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from playwright.sync_api import Browser, sync_playwright
 
-from diffsound.bundle import Bundle
-from diffsound.pipeline import TextToSound
+from diffsound.generation.pipeline import TextToSound
+from diffsound.model.bundle import Bundle
 from serving_support import HOST, WatchedPipeline, live_server, make_app, wait_ready
+from web_support import OpenPage, launch, visits
 
 
 @pytest.fixture
@@ -35,3 +37,18 @@ def server(pipeline: TextToSound) -> Iterator[str]:
     """The address of a server on a real port."""
     with live_server(make_app(pipeline)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, server: str) -> Iterator[OpenPage]:
+    """Open the page as a new visitor; nothing it does may leave the machine or go wrong."""
+    with visits(browser, server) as open_page:
+        yield open_page

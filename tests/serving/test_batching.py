@@ -10,21 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffsound.bundle import Bundle
-from diffsound.editing import vary
 from diffsound.errors import InputError
-from diffsound.jobs import make_jobs
-from diffsound.pipeline import TextToSound
-from diffsound.serving.batching import Engine
-from diffsound.serving.metrics import Metrics
-from diffsound.serving.tasks import (
-    CancelledError,
-    NotReadyError,
-    QueueFullError,
-    Recipe,
-    Task,
-    TimedOutError,
-)
+from diffsound.generation.edits import vary
+from diffsound.generation.jobs import make_jobs
+from diffsound.generation.pipeline import TextToSound
+from diffsound.model.bundle import Bundle
+from diffsound.serving.batching import BatchEngine
+from diffsound.serving.errors import CancelledError, NotReadyError, TimedOutError, TooManyError
+from diffsound.serving.tasks import Recipe, Task
+from diffsound.serving.telemetry import Metrics
 from serving_support import WatchedPipeline
 
 SECONDS = 0.5
@@ -52,7 +46,7 @@ class Bench:
         self.pipeline = pipeline
         self.metrics = Metrics()
         settings = {"lanes": 1, "max_batch": 4, "queue": 32} | options
-        self.engine = Engine(lambda: {"tiny": pipeline}, metrics=self.metrics, **settings)
+        self.engine = BatchEngine(lambda: {"tiny": pipeline}, metrics=self.metrics, **settings)
         self.engine.start()
         assert self.engine.settled.wait(60)
         assert self.engine.failed is None
@@ -83,9 +77,7 @@ def bench(watched: WatchedPipeline) -> Iterator[Bench]:
     made.engine.close()
 
 
-def test_what_waits_together_runs_together_and_sounds_as_if_alone(
-    bench: Bench, pipeline: TextToSound
-) -> None:
+def test_sounds_made_in_one_batch_are_those_made_alone(bench: Bench, pipeline: TextToSound) -> None:
     first = bench.hold()
     prompts = ["a dog", "rain on a tin roof at night", "bells"]
     tasks = [bench.submit(task(text, seed)) for seed, text in enumerate(prompts)]
@@ -107,7 +99,7 @@ def test_only_compatible_requests_share_a_call(bench: Bench, pipeline: TextToSou
         bench.submit(task("a")),
         bench.submit(task("b", guidance_scale=1.0)),
         bench.submit(task("c", seconds=0.75)),
-        bench.submit(task("d", make_edit=lambda p: vary(p.chain, clip, 0.5))),
+        bench.submit(task("d", make_edit=lambda p: vary(p.bundle, clip, 0.5))),
         bench.submit(task("e")),
     ]
     bench.release()
@@ -126,7 +118,7 @@ def test_a_request_for_many_does_not_starve_the_others(bench: Bench) -> None:
     assert bench.pipeline.calls[1] == ["many", "few", "many", "many"]
 
 
-def test_a_batch_is_no_larger_than_told(bench: Bench) -> None:
+def test_a_batch_has_at_most_max_batch_sounds(bench: Bench) -> None:
     bench.hold()
     tasks = [bench.submit(task(str(i))) for i in range(9)]
     bench.release()
@@ -148,11 +140,11 @@ def test_lanes_run_side_by_side(watched: WatchedPipeline) -> None:
     bench.engine.close()
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_back(watched: WatchedPipeline) -> None:
+def test_a_full_queue_refuses_with_a_time_to_retry(watched: WatchedPipeline) -> None:
     bench = Bench(watched, queue=2)
     bench.hold()
     waiting = [bench.submit(task()) for _ in range(2)]
-    with pytest.raises(QueueFullError) as caught:
+    with pytest.raises(TooManyError) as caught:
         bench.submit(task())
     assert caught.value.retry_after >= 1
     bench.engine.forget(waiting[0])
@@ -161,7 +153,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(watched: WatchedPipelin
     bench.engine.close()
 
 
-def test_what_nobody_wants_any_more_stops_at_its_next_step(bench: Bench) -> None:
+def test_a_cancelled_task_stops_at_its_next_step(bench: Bench) -> None:
     first = bench.hold()
     steps = bench.pipeline.steps
     bench.engine.forget(first)
@@ -174,7 +166,7 @@ def test_what_nobody_wants_any_more_stops_at_its_next_step(bench: Bench) -> None
     assert bench.metrics.stopped._value.get() == 1
 
 
-def test_time_runs_out_in_the_queue_and_in_the_lane(bench: Bench) -> None:
+def test_a_task_out_of_time_is_never_started(bench: Bench) -> None:
     bench.hold()
     late = bench.submit(task("late", timeout=0.01))
     time.sleep(0.05)
@@ -195,7 +187,7 @@ def test_a_sound_that_cannot_be_made_fails_alone(bench: Bench) -> None:
     assert bench.submit(task("after")).result.result(60)
 
 
-def test_a_users_mistake_reaches_the_user(bench: Bench) -> None:
+def test_an_input_error_ends_the_task_with_its_line(bench: Bench) -> None:
     with pytest.raises(InputError, match="num_inference_steps"):
         bench.submit(task(num_inference_steps=99)).result.result(60)
 
@@ -215,11 +207,11 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(bench: Bench) -> None:
     assert first.result.result(0)[0].prompt == "first"
 
 
-def test_a_bundle_that_cannot_be_loaded_is_told(tiny_bundle: Bundle) -> None:
+def test_a_bundle_that_cannot_be_loaded_is_reported(tiny_bundle: Bundle) -> None:
     def load() -> dict[str, TextToSound]:
         raise InputError("no such bundle")
 
-    engine = Engine(load, metrics=Metrics())
+    engine = BatchEngine(load, metrics=Metrics())
     engine.start()
     assert engine.settled.wait(60)
     assert not engine.ready

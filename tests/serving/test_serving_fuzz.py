@@ -53,7 +53,7 @@ CASES = [
 @pytest.mark.parametrize(("operation", "mode"), CASES)
 @settings(max_examples=8, **RELAXED)
 @given(data=st.data())
-def test_the_document_holds_and_nothing_is_a_500(
+def test_answers_match_the_document_and_none_is_a_500(
     server: str, operation: Any, mode: GenerationMode, data: st.DataObject
 ) -> None:
     case = data.draw(operation.as_strategy(generation_mode=mode))
@@ -81,7 +81,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=60, **RELAXED)
 @given(data=st.binary(max_size=4000) | damaged(), name=st.text(max_size=20))
-def test_an_upload_can_be_any_bytes(server: str, data: bytes, name: str) -> None:
+def test_an_upload_of_any_bytes_is_taken_or_refused(server: str, data: bytes, name: str) -> None:
     answer = httpx.post(f"{server}/v1/clips", files={"clip": (name, data)}, timeout=60)
     # A file name that cannot be sent makes the part a plain field.
     assert answer.status_code in (201, 400, 422), answer.text

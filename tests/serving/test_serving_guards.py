@@ -6,23 +6,40 @@ import asyncio
 import io
 import json
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from starlette.concurrency import run_in_threadpool
 
-from diffsound.pipeline import TextToSound
-from diffsound.serving.logs import LOGGER, JsonFormatter
+from diffsound.generation.pipeline import TextToSound
+from diffsound.judges.matcher import Matcher, MatcherConfig
+from diffsound.judges.resnet import ResNetConfig
+from diffsound.model.bundle import Bundle
 from diffsound.serving.settings import Limits, ServerSettings
-from diffsound.serving.sounds import SoundStore
-from diffsound.sound import Sound
+from diffsound.serving.telemetry import LOGGER, JsonFormatter
+from diffsound.weights import write_export
 from serving_support import HOST, WatchedPipeline, make_app, wait_ready
+from support import with_defaults
 
 BODY = {"prompt": "rain", "duration": 0.5, "seed": 1}
+
+
+def post_scope(path: str, media: str) -> dict[str, Any]:
+    """A POST as an ASGI server passes it on."""
+    return {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+        "query_string": b"", "http_version": "1.1", "scheme": "http", "root_path": "",
+        "headers": [(b"host", HOST.encode()), (b"content-type", media.encode())],
+        "client": ("127.0.0.1", 1), "server": (HOST, 80),
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -58,7 +75,7 @@ def test_api_keys(pipeline: TextToSound) -> None:
             assert c.post("/v1/generate", json=BODY, headers=headers).status_code == 200
 
 
-def test_other_web_sites_are_kept_out(client: TestClient) -> None:
+def test_other_web_sites_are_refused(client: TestClient) -> None:
     for origin in ("https://evil.example", "null", "http://testserver.evil.example"):
         refused = client.post("/v1/generate", json=BODY, headers={"Origin": origin})
         assert refused.status_code == 403
@@ -69,13 +86,27 @@ def test_other_web_sites_are_kept_out(client: TestClient) -> None:
     assert client.get("/v1/bundles", headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_a_local_server_answers_to_local_names_only() -> None:
-    assert ServerSettings().allowed_hosts == ("localhost", "127.0.0.1", "::1")
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://]", "//[x", "http://a]b:c"])
+def test_an_origin_that_is_none_is_a_400(client: TestClient, origin: str) -> None:
+    answer = client.post("/v1/generate", json=BODY, headers={"Origin": origin})
+    assert answer.status_code in (400, 403)
+    assert "detail" in answer.json()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "127.1", "localhost", "::1"])
+def test_a_server_on_any_loopback_address_answers_to_local_names_only(host: str) -> None:
+    allowed = ServerSettings(host=host).allowed_hosts
+    assert allowed is not None
+    assert {"localhost", "127.0.0.1", "::1", host} == set(allowed)
+
+
+def test_a_public_server_answers_to_any_name_unless_told() -> None:
     assert ServerSettings(host="0.0.0.0").allowed_hosts is None
+    assert ServerSettings(host="::").allowed_hosts is None
     assert ServerSettings(host="0.0.0.0", hosts=("a.example",)).allowed_hosts == ("a.example",)
 
 
-def test_cors_is_open_to_those_who_were_named(pipeline: TextToSound) -> None:
+def test_cors_is_open_to_the_named_origins(pipeline: TextToSound) -> None:
     app = make_app(pipeline, cors_origins=("https://good.example",), api_keys=("k",))
     with TestClient(app, base_url=f"http://{HOST}") as c:
         wait_ready(c)
@@ -88,7 +119,7 @@ def test_cors_is_open_to_those_who_were_named(pipeline: TextToSound) -> None:
         assert bad.status_code == 403
 
 
-def test_bodies_that_are_too_large(pipeline: TextToSound) -> None:
+def test_bodies_that_are_too_large_are_cut_off(pipeline: TextToSound) -> None:
     app = make_app(pipeline, limits=Limits(upload_bytes=5000))
     with TestClient(app, base_url=f"http://{HOST}") as c:
         wait_ready(c)
@@ -105,7 +136,7 @@ def test_bodies_that_are_too_large(pipeline: TextToSound) -> None:
         assert c.post("/v1/generate", json=BODY).status_code == 200
 
 
-def test_a_body_that_does_not_come(pipeline: TextToSound) -> None:
+def test_a_body_that_does_not_arrive_is_a_408(pipeline: TextToSound) -> None:
     """A client that stops sending is answered, not waited for."""
     app = make_app(pipeline, limits=Limits(body_timeout=0.05))
     sent: list[dict[str, Any]] = []
@@ -117,14 +148,48 @@ def test_a_body_that_does_not_come(pipeline: TextToSound) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "http", "method": "POST", "path": "/v1/generate", "raw_path": b"/v1/generate",
-        "query_string": b"", "http_version": "1.1", "scheme": "http", "root_path": "",
-        "headers": [(b"host", HOST.encode()), (b"content-type", b"application/json")],
-        "client": ("127.0.0.1", 1), "server": (HOST, 80),
-    }  # fmt: skip
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(app(post_scope("/v1/generate", "application/json"), receive, send))
     assert sent[0]["status"] == 408
+
+
+def test_a_body_that_trickles_in_is_a_408(pipeline: TextToSound) -> None:
+    """A byte now and then does not keep a request open beyond its time."""
+    app = make_app(pipeline, limits=Limits(body_timeout=5, timeout=0.3))
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.05)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(post_scope("/v1/generate", "application/json"), receive, send))
+    assert sent[0]["status"] == 408
+
+
+def test_only_so_many_uploads_arrive_at_the_same_time(pipeline: TextToSound) -> None:
+    app = make_app(pipeline, limits=Limits(uploads=2, body_timeout=0.5))
+
+    async def upload() -> int:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = post_scope("/v1/clips", "multipart/form-data; boundary=x")
+        await app(scope, receive, send)
+        return sent[0]["status"]
+
+    async def crowd() -> list[int]:
+        return sorted(await asyncio.gather(*(upload() for _ in range(3))))
+
+    assert asyncio.run(crowd()) == [408, 408, 429]
+    assert asyncio.run(crowd()) == [408, 408, 429]  # the places are free again
 
 
 def test_request_ids(client: TestClient) -> None:
@@ -242,19 +307,71 @@ def test_a_bug_is_a_500_without_details(watched: WatchedPipeline, log_lines: Any
         assert c.post("/v1/generate", json=BODY).status_code == 200
 
 
-def sound_of(size: int) -> Sound:
-    empty = np.zeros((0, 0), np.float32)
-    return Sound(np.zeros(size // 4, np.float32), 22050, empty, empty, "rain", 0)
+def test_health_answers_while_everything_else_is_busy(watched: WatchedPipeline) -> None:
+    """Lanes at work, a full queue and a thread pool without a free thread do not delay it."""
+    app = make_app(watched, lanes=1, limits=Limits(queue=4))
+    blocked = threading.Event()
+    with TestClient(app, base_url=f"http://{HOST}") as c:
+        wait_ready(c)
+        watched.entered.acquire()  # the warm-up
+        watched.gate.clear()
+        for _ in range(5):
+            assert c.post("/v1/jobs", json=BODY).status_code == 202
+        assert c.post("/v1/jobs", json=BODY).status_code == 429
+        assert c.portal is not None
+        for _ in range(60):  # more than the pool has threads
+            c.portal.start_task_soon(run_in_threadpool, blocked.wait, 60)
+        try:
+            assert c.get("/healthz").json() == {"status": "ok"}
+            assert c.get("/readyz").status_code == 200
+        finally:
+            blocked.set()
+            watched.gate.set()
 
 
-def test_the_store_lets_the_oldest_go() -> None:
-    store = SoundStore(max_bytes=1000, max_seconds=60)
-    names = [store.add(sound_of(400)) for _ in range(4)]
-    assert [store.get(name) is not None for name in names] == [False, False, True, True]
-    assert store.get("other") is None
-    brief = SoundStore(max_bytes=1000, max_seconds=0.02)
-    name = brief.add(sound_of(400))
-    assert brief.get(name) is not None
-    time.sleep(0.03)
-    assert brief.get(name) is None
-    assert len(brief) == 0
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_lanes_have_a_lower_priority_than_the_server(pipeline: TextToSound) -> None:
+    app = make_app(pipeline, lanes=2)
+    with TestClient(app, base_url=f"http://{HOST}") as c:
+        wait_ready(c)
+        own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        lanes = [one for one in threading.enumerate() if one.name.startswith("diffsound-lane")]
+        niceness = [os.getpriority(os.PRIO_PROCESS, lane.native_id or 0) for lane in lanes[-2:]]
+        assert all(value > own or value == 19 for value in niceness)
+
+
+def test_work_counts_every_take_of_every_candidate(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """The bundle's own number of takes counts, when the request gives none; an edit has one."""
+    backbone = ResNetConfig(
+        stem=4, widths=(8,), depths=(1,), strides=((2, 2),), feature_dim=12, dropout=0.0
+    )
+    matcher = Matcher(
+        MatcherConfig(
+            mel=tiny_bundle.config.codec.mel,
+            backbone=backbone,
+            text_dim=tiny_bundle.text_encoder.dim,
+            text_fingerprint=tiny_bundle.text_encoder.fingerprint,
+            dim=8,
+        )
+    )
+    config = matcher.config.model_dump(mode="json")
+    write_export(tmp_path, "matcher", config, matcher.state_dict(), step=1, metrics={})
+    bundle = replace(with_defaults(tiny_bundle, best_of=3), judges={"matcher": tmp_path})
+    app = make_app(TextToSound(bundle), limits=Limits(work=3.5))
+    with TestClient(app, base_url=f"http://{HOST}") as c:
+        wait_ready(c)
+        body = {"prompt": "rain", "duration": 1, "num_candidates": 1}
+        kept = c.post(
+            "/v1/generate", json=body | {"deliver": "url"}, headers={"Accept": "application/json"}
+        )
+        assert kept.status_code == 200
+        over = c.post("/v1/generate", json=body | {"duration": 1.5})
+        assert over.status_code == 422
+        assert "1 sound of 1.5 s, the best of 3 each, means 4.5 s" in over.json()["detail"]
+        assert c.post("/v1/generate", json=body | {"duration": 1.5, "best_of": 2}).is_success
+        fields = {
+            "prompt": "a bell",
+            "num_candidates": "3",
+            "sound": kept.json()["sounds"][0]["id"],
+        }
+        assert c.post("/v1/jobs/vary", files={k: (None, v) for k, v in fields.items()}).is_success

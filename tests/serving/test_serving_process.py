@@ -4,72 +4,171 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import shutil
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from cli_support import RUN
-from diffsound.cli.serve import read_keys
-from diffsound.errors import ConfigError
+from diffsound.audio.io import encode_audio
 from serving_support import WatchedPipeline, live_server, make_app
 
 
-@contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`diffsound serve` on a free port, and its address."""
-    environment = {**os.environ, "DIFFSOUND_API_KEYS": ""}
-    process = subprocess.Popen(
-        [*RUN, *arguments, "--port", "0"],
-        stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    assert process.stderr is not None
-    try:
-        url = ""
-        for line in process.stderr:
-            if found := re.search(r"http://[\d.:]+", line):
-                url = found[0]
-                break
-        assert url, "the server did not start"
-        yield process, url
-    finally:
-        process.kill()
-        process.wait()
+class Serving:
+    """`diffsound serve` as a process: its address, and the lines of its log so far."""
 
+    def __init__(self, *arguments: str, port: int = 0) -> None:
+        environment = {**os.environ, "DIFFSOUND_API_KEYS": ""}
+        self.process = subprocess.Popen(
+            [*RUN, "serve", *arguments, "--port", str(port)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        self.log: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("serving on http://"), self.log
+        self.url = line.split()[-1]
 
-def test_a_signal_lets_running_work_finish(tiny_folder: Path) -> None:
-    with serving("serve", "-b", str(tiny_folder)) as (process, url):
-        answers: list[httpx.Response] = []
-        body = {"prompt": "rain", "duration": 30, "num_inference_steps": 10}
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.log.extend(self.process.stderr)
+
+    def post(self, answers: list[httpx.Response], **body: Any) -> threading.Thread:
+        """Ask for sounds in a thread, and return once they are being made."""
+        accept = {"Accept": "application/json" if "num_candidates" in body else "audio/wav"}
 
         def ask() -> None:
-            answers.append(httpx.post(f"{url}/v1/generate", json=body, timeout=120))
+            with suppress(httpx.HTTPError):
+                answers.append(
+                    httpx.post(f"{self.url}/v1/generate", json=body, headers=accept, timeout=120)
+                )
 
         asking = threading.Thread(target=ask)
         asking.start()
-        while "diffsound_running 1.0" not in httpx.get(f"{url}/metrics", timeout=60).text:
+        while "diffsound_running 0.0" in httpx.get(f"{self.url}/metrics", timeout=60).text:
             assert asking.is_alive(), "the work was over before it could be interrupted"
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        return asking
+
+    def ended(self, seconds: float = 60) -> int:
+        """The exit code, and the whole log, of which every line is JSON."""
+        code = self.process.wait(seconds)
+        self._reader.join(10)
+        for line in self.log:
+            json.loads(line)
+        return code
+
+
+@contextmanager
+def serving(*arguments: str, port: int = 0) -> Iterator[Serving]:
+    server = Serving(*arguments, port=port)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def test_a_signal_lets_running_work_finish(tiny_folder: Path) -> None:
+    with serving("-b", str(tiny_folder)) as server:
+        answers: list[httpx.Response] = []
+        asking = server.post(answers, prompt="rain", duration=30, num_inference_steps=10)
+        server.process.send_signal(signal.SIGTERM)
         asking.join(120)
-        _, errors = process.communicate(timeout=60)
+        assert server.ended() == 0
         assert answers[0].status_code == 200
         assert len(answers[0].content) > 30 * 22050 * 2
-        # Whatever else was said, every line of the log is JSON, and the request is in it.
-        lines = [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
-        assert any(line.get("path") == "/v1/generate" for line in lines)
-        assert "Traceback" not in errors
+        assert any('"path": "/v1/generate"' in line for line in server.log)
+        assert not any("Traceback" in line for line in server.log)
 
 
-def test_hanging_up_cancels(watched: WatchedPipeline) -> None:
+@pytest.mark.parametrize("signals", [1, 2])
+def test_work_that_outlasts_the_grace_time_is_stopped(tiny_folder: Path, signals: int) -> None:
+    """Its caller gets an answer, and the process ends; a second signal does not wait either."""
+    grace = "0.2" if signals == 1 else "60"
+    with serving("-b", str(tiny_folder), "--grace", grace, "--max-work", "1000") as server:
+        answers: list[httpx.Response] = []
+        body = {"prompt": "rain", "duration": 30, "num_inference_steps": 10, "num_candidates": 8}
+        asking = server.post(answers, **body)
+        start = time.monotonic()
+        for _ in range(signals):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        asking.join(60)
+        code = server.ended()
+        assert code == 0
+        assert time.monotonic() - start < 45
+        assert answers[0].status_code == 503
+        assert "shutting down" in answers[0].json()["detail"]
+
+
+def test_a_killed_server_starts_again_on_the_same_port(tiny_folder: Path) -> None:
+    with serving("-b", str(tiny_folder)) as server:
+        port = int(server.url.rpartition(":")[2])
+        asking = server.post([], prompt="rain", duration=30, num_inference_steps=10)
+        server.process.send_signal(signal.SIGKILL)
+        asking.join(60)
+        server.process.wait(60)
+    with serving("-b", str(tiny_folder), port=port) as server:
+        body = {"prompt": "rain", "duration": 0.5}
+        assert httpx.post(f"{server.url}/v1/generate", json=body, timeout=60).status_code == 200
+
+
+def test_every_line_of_the_log_is_json_whatever_libraries_print(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """mpg123 prints to stderr about a damaged MP3; requests that are no HTTP are logged too."""
+    audit = tmp_path / "audit.log"
+    with serving("-b", str(tiny_folder), "--audit-log", str(audit)) as server:
+        noise = np.random.default_rng(0).uniform(-0.5, 0.5, 22050)
+        good = encode_audio(noise, 22050, "mp3")
+        for place in range(200, 2000, 150):
+            damaged = bytearray(good)
+            damaged[place : place + 60] = bytes(range(60))
+            files = {"clip": ("x.mp3", bytes(damaged))}
+            httpx.post(f"{server.url}/v1/clips", files=files, timeout=60)
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as line:
+            line.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+            line.recv(1000)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ended() == 0
+    events = [json.loads(line)["event"] for line in server.log]
+    assert "serving" in events
+    assert "message on stderr" in events
+    assert "Invalid HTTP request received." in events
+    audited = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [line["event"] for line in audited[:2]] == ["serving", "request"]
+    assert audited[-1]["event"] == "stopped"
+
+
+def test_a_bundle_whose_default_steps_exceed_its_own_is_served(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
+    config = json.loads((folder / "config.json").read_text())
+    config["defaults"] = {"duration": 0.5}  # as a bundle is built when nothing is said
+    (folder / "config.json").write_text(json.dumps(config))
+    with serving("-b", str(folder)) as server:
+        answer = httpx.post(f"{server.url}/v1/generate", json={"prompt": "rain"}, timeout=60)
+        assert answer.status_code == 200
+        (bundle,) = httpx.get(f"{server.url}/v1/bundles").json()["bundles"]
+        assert bundle["defaults"]["num_inference_steps"] == bundle["timesteps"]
+
+
+def test_hanging_up_stops_the_work_at_its_next_step(watched: WatchedPipeline) -> None:
     app = make_app(watched, lanes=1)
     with live_server(app) as url:
         watched.entered.acquire()  # the warm-up
@@ -104,6 +203,9 @@ def test_hanging_up_cancels(watched: WatchedPipeline) -> None:
         (("serve", "-b", "no-such-folder"), "no bundle at"),
         (("serve", "--max-batch", "0"), "max_batch"),
         (("serve", "--port", "99999"), "port"),
+        (("serve", "--api-keys-file", "no-such-file"), "cannot read the API keys"),
+        (("serve", "--audit-log", "no-such-folder/audit.log"), "cannot write the audit log"),
+        (("serve", "--rate-limit", "0"), "rate"),
         (("ui", "-b", "no-such-folder"), "no bundle at"),
     ],
 )
@@ -126,19 +228,3 @@ def test_a_taken_port(tiny_folder: Path) -> None:
     assert result.returncode == 2
     assert f"127.0.0.1:{port}" in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_keys_from_a_file_and_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "keys"
-    file.write_text("one\n\n two \n")
-    monkeypatch.setenv("DIFFSOUND_API_KEYS", "three,")
-    assert read_keys(file) == ("three", "one", "two")
-    monkeypatch.delenv("DIFFSOUND_API_KEYS")
-    assert read_keys(None) == ()
-    file.write_text("\n")
-    with pytest.raises(ConfigError, match="no keys"):
-        read_keys(file)
-    with pytest.raises(ConfigError, match="cannot read"):
-        read_keys(tmp_path / "none")

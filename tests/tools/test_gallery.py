@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from diffsound.audio.io import read_audio
-from diffsound.bundle import Bundle
+from diffsound.model.bundle import Bundle
 from gallery import EXAMPLES, ROOT, Example, main, make_gallery
 
 TWO = (Example("a dog barks", 0.5), Example("quantum <b>entanglement</b>", 0.7))

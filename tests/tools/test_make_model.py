@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from diffsound.bundle import verify
 from diffsound.cli.main import run as diffsound
-from diffsound.pipeline import TextToSound
+from diffsound.generation.pipeline import TextToSound
+from diffsound.model.bundle import verify
 from make_model import HOURS, ROOT, SCALES, main, make_model, recipe
 
 RATE = 22050

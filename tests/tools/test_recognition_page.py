@@ -69,6 +69,21 @@ def test_the_ten_worst_are_shown(tmp_path: Path) -> None:
     assert pictures == [*(f"class-{number:02d}.png" for number in range(10)), "confusion.png"]
 
 
+def test_an_outside_ear_has_a_table_of_its_own(tmp_path: Path) -> None:
+    write_report(tmp_path / "report")
+    path = tmp_path / "report" / "report.json"
+    report = json.loads(path.read_text())
+    scores = {"top-1": score(0.25), "top-5": score(0.5), "Fréchet distance": score(6.5)}
+    probe = {"fit": "1, 2, 3", "fitted": 90, "held": 30, "scores": scores}
+    rows = {"generated": {"scores": scores, "clips": 12}}
+    report["ear"] = {"name": "ear.onnx", "probe": probe, "rows": rows}
+    path.write_text(json.dumps(report))
+    text = make_page(tmp_path / "report", tmp_path).read_text(encoding="utf-8")
+    assert "By an outside ear, `ear.onnx`" in text
+    assert "| generated | 12 | 0.25 | 0.5 | 6.5 |" in text
+    assert "| real clips its probe was not fitted on | 30 | 0.25 | 0.5 | 6.5 |" in text
+
+
 def test_no_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), "--out", str(tmp_path / "docs")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

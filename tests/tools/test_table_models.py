@@ -10,7 +10,7 @@ import yaml
 
 from cli_support import check_parses
 from diffsound.config import load_config
-from diffsound.training.decoder_run import DecoderRun
+from diffsound.training.decoder import DecoderRun
 from make_model import ROOT, run_steps
 from table_models import MODELS, main, recipe
 

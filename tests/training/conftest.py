@@ -19,7 +19,7 @@ RATE = 8000
 MEL = MelConfig(n_fft=256, hop_length=64, n_mels=32, fmin=0.0, fmax=4000.0, sample_rate=RATE)
 
 
-def _clip(number: int, split: str) -> PreparedClip:
+def _clip(number: int, split: str, *more: str) -> PreparedClip:
     rng = np.random.default_rng(number)
     time = np.arange(RATE // 2 + 137 * number) / RATE
     tone = np.sin(2 * np.pi * rng.uniform(200, 2000) * time)
@@ -30,7 +30,7 @@ def _clip(number: int, split: str) -> PreparedClip:
         id=f"clip-{number:02d}",
         audio=AudioLocation(path=""),
         captions=(f"a {label}",),
-        labels=(label,),
+        labels=(label, *more),
         split=split,
         licence="cc0",
     )
@@ -47,9 +47,19 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, but every third clip has two more labels."""
+    folder = tmp_path_factory.mktemp("several") / "data"
+    more = [() if number % 3 else ("Wind", "Gate") for number in range(16)]
+    clips = [_clip(at, "train" if at < 12 else "valid", *labels) for at, labels in enumerate(more)]
+    write_clips(folder, clips, PrepareSettings(mel=MEL), source="synthetic")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_codec(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of a codec that has hardly learned; read only."""
     run = tmp_path_factory.mktemp("tiny-codec") / "run"
-    settings = ["train.tensorboard=false", "train.max_steps=2"]
+    settings = ["train.log=none", "train.max_steps=2"]
     train("codec", TINY / "codec.yaml", prepared, run, settings, quiet=True)
     return run

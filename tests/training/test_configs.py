@@ -1,4 +1,4 @@
-"""Every committed config is one its stage takes, and holds the numbers its preset stands for."""
+"""Committed configs are valid, and agree with the presets in the code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from diffsound.config import load_config
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
 from diffsound.text.config import TextEncoderConfig
 from diffsound.training.codec import CodecRun
-from diffsound.training.config import RunConfig
-from diffsound.training.decoder_run import DecoderRun
-from diffsound.training.registry import STAGES, stage_spec
+from diffsound.training.config import STAGES, RunConfig
+from diffsound.training.decoder import DecoderRun
+from diffsound.training.runs import stage_spec
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(
@@ -36,13 +36,13 @@ def load(path: Path) -> RunConfig:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_parses(path: Path) -> None:
+def test_the_config_is_valid(path: Path) -> None:
     config = load(path)
     assert path.read_text(encoding="utf-8").startswith("# ")
     assert config.train.validate_steps or config.train.validate_epochs
 
 
-def test_there_is_one_for_every_stage() -> None:
+def test_every_preset_has_its_stages() -> None:
     names = {f"{path.parent.name}/{path.stem}" for path in FILES}
     for preset, stages in {
         "paper": ("codec", "vocoder", "diffsound", "pretrain", "ar"),
@@ -63,7 +63,7 @@ def test_there_is_one_for_every_stage() -> None:
         ("official/ar", ARConfig.official()),
     ],
 )
-def test_decoders_are_their_presets(name: str, expected: DiffsoundConfig | ARConfig) -> None:
+def test_decoder_configs_equal_presets(name: str, expected: DiffsoundConfig | ARConfig) -> None:
     config = load(CONFIGS / f"{name}.yaml")
     assert isinstance(config, DecoderRun)
     sizes = {"rows": expected.rows, "codebook_size": expected.codebook_size}
@@ -72,7 +72,7 @@ def test_decoders_are_their_presets(name: str, expected: DiffsoundConfig | ARCon
     assert filled == expected
 
 
-def test_seams_are_of_the_codec_they_are_for() -> None:
+def test_the_seams_config_has_the_same_codec() -> None:
     codec, seams = (load(CONFIGS / "small" / f"{name}.yaml") for name in ("codec", "seams"))
     assert isinstance(codec, CodecRun)
     assert isinstance(seams, CodecRun)
@@ -81,7 +81,7 @@ def test_seams_are_of_the_codec_they_are_for() -> None:
     assert seams.mel == codec.mel
 
 
-def test_codecs_are_their_presets() -> None:
+def test_codec_configs_equal_their_presets() -> None:
     for name, expected in {
         "paper": CodecConfig.paper(),
         "official": CodecConfig.official(),
@@ -92,7 +92,7 @@ def test_codecs_are_their_presets() -> None:
         assert config.codec == expected
 
 
-def test_the_published_reading_of_clip() -> None:
+def test_the_official_config_reads_clip_as_published() -> None:
     config = load(CONFIGS / "official" / "diffsound.yaml")
     assert isinstance(config, DecoderRun)
     assert config.text_encoder == TextEncoderConfig.official_clip()

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from diffsound.bundle import Bundle
 from diffsound.cli.main import run as diffsound
+from diffsound.data.clip import PrepareSettings
+from diffsound.data.record import AudioLocation, Record
 from diffsound.data.sources import SourceReport, open_source
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import DataError, InputError
+from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures
-from diffsound.training.finetune import HeldOut, finetune, rungs
+from diffsound.training.decoder import LoraConfig, add_lora, merged_state
+from diffsound.training.finetune import HeldOut, finetune, held_out_takes, own_sounds, rungs
 from diffsound.training.logs import read_log
-from diffsound.training.lora import LoraConfig, add_lora, merged_state
 
 RATE = 22050
+LEARNED = "bell"  # the first of the captions below
 
 
 def write_sounds(folder: Path, names: list[str]) -> Path:
@@ -46,20 +52,36 @@ def test_makes_a_new_bundle_from_a_folder_of_sounds(
     out, origin = tmp_path / "mine", knowing.save_pretrained(tmp_path / "origin")
     typed = ["finetune", str(origin), "--data", str(sounds), "--out", str(out)]
     with pytest.raises(SystemExit) as ended:
-        diffsound([*typed, "--minutes", "0.03"])
+        diffsound([*typed, "--minutes", "0.06"])
     assert ended.value.code == 0
     said = capsys.readouterr()
     assert said.out.strip() == str(out)
-    assert "10 sounds, 1 of them kept to check by" in said.err
+    assert "10 sounds, 1 of them held out" in said.err
+    work = tmp_path / "mine-work"
+    *_, loss, compare, next_line = said.err.strip().splitlines()
+    assert re.search(r"held-out loss .*perplexity down", loss)
+    assert compare == f'compare: {work / "before.wav"} and {work / "after.wav"} ("{LEARNED}")'
+    assert next_line == f"try: diffsound {LEARNED} -b {out}"
+    waves = [soundfile.read(work / f"{name}.wav")[0] for name in ("before", "after")]
+    assert waves[0].shape == waves[1].shape
+    assert not np.array_equal(*waves)
     before, after = Bundle.from_pretrained(origin), Bundle.from_pretrained(out)
     assert after.config.name == "mine"
     assert after.config.decoder == before.config.decoder
-    assert "## Fine-tuned" in after.card
+    assert after.card.startswith("# mine\n")
+    assert re.findall(r"^# .*", after.card, flags=re.M) == ["# mine"]
+    assert re.findall(r"^## .*", after.card, flags=re.M) == [
+        "## Data", "## Scores", "## Fine-tuned from `tiny`",
+    ]  # fmt: skip
+    assert "9 recordings" in after.card
+    assert f"- {LEARNED} (1)" in after.card
+    assert "| loss after |" in after.card
+    assert "### tiny\n\nRandom weights" in after.card  # the origin's own card, one level down
     assert after.coverage is not None
     assert {"a dog barks", "bell"} < set(after.coverage.captions)
     for name, tensor in before.codec.state_dict().items():
         torch.testing.assert_close(after.codec.state_dict()[name], tensor, rtol=2e-3, atol=1e-4)
-    log = read_log(tmp_path / "mine-work" / "run")
+    log = read_log(work / "run")
     assert (log[0]["kind"], log[0]["step"]) == ("valid", 0)
     # Every dense layer of the blocks may have moved, nothing else (float16 rounding aside).
     new, old = after.decoder.state_dict(), before.decoder.state_dict()
@@ -72,13 +94,13 @@ def test_makes_a_new_bundle_from_a_folder_of_sounds(
     assert "already holds a bundle" in capsys.readouterr().err
 
 
-def test_what_only_gets_worse_is_not_handed_on(
+def test_a_model_that_only_gets_worse_is_left_unchanged(
     sounds: Path, tiny_folder: Path, tmp_path: Path
 ) -> None:
     """A learning rate that destroys the model leaves the bundle as it was."""
     out = tmp_path / "mine"
     result = finetune(tiny_folder, sounds, out, minutes=0.02, method="full", lr=30.0, quiet=True)
-    assert (result.improved, result.steps) == (False, 0)
+    assert (result.improved, result.steps, result.pair) == (False, 0, None)
     old, new = (Bundle.from_pretrained(folder).decoder for folder in (tiny_folder, out))
     for name, tensor in old.state_dict().items():
         torch.testing.assert_close(new.state_dict()[name], tensor, rtol=2e-3, atol=1e-4)
@@ -86,7 +108,7 @@ def test_what_only_gets_worse_is_not_handed_on(
 
 def test_too_few_sounds_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
     few = write_sounds(tmp_path / "few", ["a bell", "a gong"])
-    with pytest.raises(DataError, match="2 usable sounds"):
+    with pytest.raises(DataError, match="2 usable sounds, at least 4 are needed"):
         finetune(tiny_folder, few, tmp_path / "out", quiet=True)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "config.json").write_text("{}")
@@ -95,31 +117,81 @@ def test_too_few_sounds_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
 
 
 def splits(folder: Path) -> dict[str, str]:
-    source = HeldOut(open_source(str(folder)))
-    return {record.id: record.split for record in source.records(SourceReport())}
+    """The split of every usable sound of a folder."""
+    settings = PrepareSettings(max_seconds=10.0)
+    report = SourceReport()
+    records = HeldOut(open_source(str(folder)), settings).records(report)
+    return {record.id: record.split for record in records}
 
 
-def test_takes_of_one_thing_stay_on_one_side(tmp_path: Path) -> None:
-    names = [f"{thing}_{take}" for thing in ("bell", "gong", "pipe", "can") for take in range(3)]
+def test_takes_are_held_out_within_names_so_that_every_name_is_learned(tmp_path: Path) -> None:
+    things = ("bell", "can", "gong", "pipe")
+    names = [f"{thing}_{take}" for thing in things for take in range(5)]
     found = splits(write_sounds(tmp_path / "takes", names))
-    sides = {thing: {found[f"{thing}_{take}"] for take in range(3)} for thing in ("bell", "pipe")}
-    assert all(len(side) == 1 for side in sides.values())
-    assert sorted(found.values()).count("valid") == 3
+    held = [name for name, split in found.items() if split == "valid"]
+    assert held == ["bell_4", "can_4"]
+    for thing in things:
+        assert [found[f"{thing}_{take}"] for take in range(4)] == ["train"] * 4
 
 
-def test_takes_are_divided_when_there_is_but_one_thing(tmp_path: Path) -> None:
+def test_takes_of_a_single_name_are_divided(tmp_path: Path) -> None:
     found = splits(write_sounds(tmp_path / "one", [f"bell_{take:02d}" for take in range(16)]))
-    assert [name for name, split in found.items() if split == "valid"] == ["bell_07", "bell_15"]
+    assert [name for name, split in found.items() if split == "valid"] == ["bell_14", "bell_15"]
 
 
-def test_every_rung_fills_a_batch() -> None:
+def test_every_eighth_name_is_held_out_if_each_has_a_single_take(sounds: Path) -> None:
+    held = [name for name, split in splits(sounds).items() if split == "valid"]
+    assert held == [sorted(path.stem for path in sounds.iterdir())[7]]
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8).filter(lambda sizes: sum(sizes) >= 4))
+def test_any_folder_has_sounds_to_learn_from_and_to_check_by(sizes: list[int]) -> None:
+    records = [
+        Record(id=f"{name}-{take}", audio=AudioLocation(""), group=str(name))
+        for name, takes in enumerate(sizes)
+        for take in range(takes)
+    ]
+    held = held_out_takes(records)
+    assert 1 <= len(held) <= max(1, len(records) // 8)
+    if max(sizes) > 1:
+        assert {record.group for record in records if record.id not in held} == {
+            str(name) for name in range(len(sizes))
+        }
+
+
+def test_silent_and_broken_files_are_named_and_never_held_out(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    names = [f"{thing}_{take}" for thing in ("bell", "can") for take in range(5)]
+    folder = write_sounds(tmp_path / "takes", names)
+    # The takes that would be held out if all were well.
+    soundfile.write(folder / "bell_4.wav", np.zeros(RATE), RATE)
+    (folder / "can_4.wav").write_bytes(b"RIFF, but not for long")
+    config = Bundle.from_pretrained(tiny_folder).config
+    data = own_sounds(folder, tmp_path / "data", config)
+    assert len(data) == 8
+    assert {clip.id for clip in data.index.rejected} == {"bell_4", "can_4"}
+    assert [data.records[i].id for i in data.where(split="valid")] == ["bell_3"]
+
+
+def test_a_folder_keeps_its_own_splits_only_while_they_are_usable(tmp_path: Path) -> None:
+    folder = write_sounds(tmp_path / "takes", [f"bell_{take}" for take in range(5)])
+    rows = [f"bell_{take}.wav,a bell,{'valid' if take == 0 else 'train'}" for take in range(5)]
+    (folder / "captions.csv").write_text("\n".join(["file,caption,split", *rows]) + "\n")
+    assert splits(folder)["bell_0"] == "valid"
+    (folder / "bell_0.wav").write_bytes(b"broken")
+    found = splits(folder)
+    assert [name for name, split in found.items() if split == "valid"] == ["bell_4"]
+
+
+def test_every_rung_fills_whole_batches() -> None:
     assert rungs([10] * 8 + [50] * 8, 8) == (12, 54)
     assert rungs([10] * 3 + [50] * 8, 8) == (54,)  # the three short ones go with the others
     assert rungs([10] * 8 + [200] * 3, 8) == (12,)  # the three long ones are cut
     assert rungs([300] * 8, 8) == (216,)
 
 
-def test_low_rank_updates_start_at_nothing_and_merge_exactly() -> None:
+def test_low_rank_updates_start_at_zero_and_merge_exactly() -> None:
     torch.manual_seed(0)
     decoder = build_decoder(DiffsoundConfig.tiny())
     text = TextFeatures(torch.randn(2, 3, 16), torch.ones(2, 3).bool(), torch.randn(2, 16))

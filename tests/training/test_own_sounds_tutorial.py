@@ -11,7 +11,7 @@ import numpy as np
 import soundfile
 
 from cli_support import RUN
-from diffsound.bundle import Bundle
+from diffsound.model.bundle import Bundle
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-sounds.md"
 
@@ -33,6 +33,6 @@ def test_the_tutorial(tiny_folder: Path, tmp_path: Path) -> None:
     script = f'set -e\ndiffsound() {{ {shlex.join(RUN)} "$@"; }}\n{commands}'
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "9 sounds, 1 of them kept to check by" in done.stderr
+    assert "9 sounds, 1 of them held out" in done.stderr
     assert Bundle.from_pretrained(tmp_path / "my-model").config.name == "my-model"
     assert len(list((tmp_path / "takes").glob("*.wav"))) == 2

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
-from diffsound.bundle import Bundle, verify
-from diffsound.cli import train as train_commands
 from diffsound.cli.main import run as diffsound
 from diffsound.data.shards import PreparedData
-from diffsound.training import registry
+from diffsound.model.bundle import Bundle, verify
+from diffsound.training.config import STAGES
 from diffsound.training.frozen import load_codec
+from diffsound.training.runs import stage_spec
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -52,7 +53,7 @@ def test_from_a_codec_to_a_bundle(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_bundle_with_one_stage_exchanged(
+def test_a_bundle_can_be_built_from_the_stages_of_others(
     tiny_folder: Path, tiny_bundle: Bundle, tiny_codec: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -70,18 +71,20 @@ def test_a_bundle_with_one_stage_exchanged(
     assert "give the codec it was trained on" in capsys.readouterr().err
 
 
-def test_a_codecs_run_makes_tokens(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:
+def test_tokenize_takes_a_codec_run(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(prepared, tmp_path / "data", ignore=shutil.ignore_patterns("tokens"))
     assert typed("data", "tokenize", copy, "--codec", tiny_codec, "--engine", "serial") == 0
     data = PreparedData.open(copy)
     assert data.tokens(load_codec(tiny_codec)[2]).of(0).shape[:2] == (1, 4)
 
 
-def test_every_stage_has_its_command() -> None:
-    assert set(train_commands.STAGES) == set(registry.STAGES)
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_has_a_command_and_a_config(stage: str) -> None:
+    assert typed("train", stage, "--help") == 0
+    assert stage_spec(stage).config.model_fields["stage"].annotation == Literal[stage]
 
 
-def test_dry_run_foretells_and_leaves_nothing(
+def test_dry_run_estimates_and_writes_nothing(
     prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = ("--config", TINY / "codec.yaml", "--data", prepared)

@@ -12,19 +12,17 @@ from accelerate import Accelerator
 from diffsound.config import load_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError
-from diffsound.evaluation.captioner import load_captioner
-from diffsound.evaluation.ranking import LikelihoodRanker
+from diffsound.judges.captioner import load_captioner
+from diffsound.judges.ranking import LikelihoodRanker
 from diffsound.training.captioner import (
     CaptionerRun,
     CaptionerStage,
-    MaskConfig,
-    mask_stripes,
     strangers,
     vocabulary,
 )
 from diffsound.training.logs import read_log
 from diffsound.training.loop import Trainer
-from diffsound.training.sets import Process
+from diffsound.training.waves import Process
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -39,13 +37,13 @@ def build(prepared: Path, *overrides: str) -> CaptionerStage:
 def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("captioner") / "run"
     folder.mkdir()
-    stage = build(prepared, "train.tensorboard=false")
+    stage = build(prepared, "train.log=none")
     trainer = Trainer(stage, stage.config.train, folder, Accelerator())
     assert trainer.fit(quiet=True) == "finished"
     return folder
 
 
-def test_learns_to_listen(run: Path) -> None:
+def test_training_makes_the_captioner_use_the_sound(run: Path) -> None:
     entries = read_log(run)
     train = [entry for entry in entries if entry["kind"] == "train"]
     assert train[-1]["loss"] < 0.5 * train[0]["loss"]
@@ -54,7 +52,7 @@ def test_learns_to_listen(run: Path) -> None:
     assert last["nll"] < last["deaf_nll"]
 
 
-def test_hands_on_a_captioner_that_ranks(run: Path, prepared: Path) -> None:
+def test_the_export_is_a_captioner_that_ranks(run: Path, prepared: Path) -> None:
     data = PreparedData.open(prepared)
 
     class Clip:
@@ -72,7 +70,7 @@ def test_hands_on_a_captioner_that_ranks(run: Path, prepared: Path) -> None:
     assert [a > b for a, b in zip(tones, noises, strict=True)] == is_tone
 
 
-def test_writes_what_it_hears(run: Path) -> None:
+def test_samples_hold_the_captions_it_makes(run: Path) -> None:
     text = (run / "samples" / "step-00000060" / "captions.txt").read_text("utf-8")
     assert text.count("  heard: ") == 2
     assert "clip-12\n" in text
@@ -98,12 +96,12 @@ def _items(stage: CaptionerStage, epoch: int) -> list[tuple[str, int]]:
     ]
 
 
-def test_strangers_are_of_another_caption() -> None:
+def test_strangers_have_another_caption() -> None:
     assert strangers(["a", "a", "b", "a"]) == [(0, 2), (1, 2), (2, 0), (3, 2)]
     assert strangers(["a", "a"]) == []
 
 
-def test_scenes_bring_the_words_that_join() -> None:
+def test_scenes_add_the_words_that_join_sounds() -> None:
     captions = [["a dog barks"], ["a cat meows"], ["rain"]]
     alone = vocabulary(captions, 1, scenes=False)
     assert set(alone) == {"a", "dog", "barks", "cat", "meows", "rain"}
@@ -112,25 +110,7 @@ def test_scenes_bring_the_words_that_join() -> None:
     assert vocabulary(captions, 1, scenes=True) == vocabulary(captions, 1, scenes=True)
 
 
-def test_stripes_of_silence() -> None:
-    mel = torch.ones(64, 20, 30)
-    config = MaskConfig(count=1, bands=5, frames=7)
-    masked = mask_stripes(mel, config, torch.Generator().manual_seed(0))
-    assert torch.equal(masked, mask_stripes(mel, config, torch.Generator().manual_seed(0)))
-    hidden_bands = (masked.amax(2) == 0).sum(1)
-    hidden_frames = (masked.amax(1) == 0).sum(1)
-    assert hidden_bands.unique().tolist() == [0, 1, 2, 3, 4, 5]
-    assert hidden_frames.unique().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-    for item in masked:  # a rectangle's complement: nothing but the two stripes is hidden
-        rows, columns = item.amax(1) > 0, item.amax(0) > 0
-        assert torch.equal(item > 0, rows[:, None] & columns)
-    assert (masked[:, 0] == 0).any()
-    assert (masked[:, -1] == 0).any()
-    everything = mask_stripes(torch.ones(8, 3, 4), config, torch.Generator().manual_seed(0))
-    assert everything.shape == (8, 3, 4)
-
-
-def test_a_mel_of_other_bands_is_refused() -> None:
+def test_another_number_of_mel_bands_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"mel\.n_mels is 32 but captioner\.n_mels is 16"):
         load_config(CaptionerRun, CONFIGS / "tiny" / "captioner.yaml", ["captioner.n_mels=16"])
 

@@ -10,24 +10,20 @@ import torch
 from diffsound.config import load_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
-from diffsound.evaluation.classifier import load_classifier
-from diffsound.evaluation.clips import clips_of_data
-from diffsound.evaluation.features import extract
+from diffsound.evaluation.features import clips_of_data, extract
+from diffsound.judges.classifier import load_classifier
 from diffsound.training.classifier import ClassifierRun, ClassifierStage, band_statistics
 from diffsound.training.logs import read_log
-from diffsound.training.masking import MaskConfig, MixConfig, mask_mels, mix_waves
 from diffsound.training.runs import train
-from diffsound.training.sets import Process
 from diffsound.training.stage import Moment
+from diffsound.training.waves import MaskConfig, MixConfig, Process, mask_mels, mix_waves
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = CONFIGS / "tiny" / "classifier.yaml"
 
 
 def run_tiny(prepared: Path, run: Path, *overrides: str) -> str:
-    return train(
-        "classifier", TINY, prepared, run, ["train.tensorboard=false", *overrides], quiet=True
-    )
+    return train("classifier", TINY, prepared, run, ["train.log=none", *overrides], quiet=True)
 
 
 def tiny_stage(prepared: Path, *overrides: str) -> ClassifierStage:
@@ -42,7 +38,7 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_tells_tones_from_noises_it_never_heard(trained: Path, prepared: Path) -> None:
+def test_learns_to_tell_unheard_tones_from_noises(trained: Path, prepared: Path) -> None:
     last = read_log(trained)[-1]
     assert last["kind"] == "valid"
     assert last["top1"] == 1.0
@@ -76,7 +72,7 @@ def test_standardises_by_the_training_clips(prepared: Path) -> None:
     assert torch.equal(stage.classifier.mean, mean)
 
 
-def test_several_labels_at_once(prepared: Path, tmp_path: Path) -> None:
+def test_clips_may_have_several_labels(prepared: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_tiny(prepared, run, "multi_label=true", "train.max_steps=4", "train.validate_steps=4")
     last = read_log(run)[-1]
@@ -85,7 +81,7 @@ def test_several_labels_at_once(prepared: Path, tmp_path: Path) -> None:
     assert load_classifier(run).config.multi_label
 
 
-def test_melceptions_side_head_takes_part_in_training(prepared: Path) -> None:
+def test_the_side_head_of_melception_is_trained(prepared: Path) -> None:
     overrides = ["backbone={kind: melception, auxiliary: 0.4}", "train.batch_size=2"]
     stage = tiny_stage(prepared, *overrides)
     stage.attach({"classifier": stage.classifier}, torch.device("cpu"))
@@ -98,7 +94,7 @@ def test_melceptions_side_head_takes_part_in_training(prepared: Path) -> None:
     assert stage.classifier.side.head.weight.grad is not None
 
 
-def test_presets_say_what_the_paper_says() -> None:
+def test_the_paper_preset_has_the_papers_numbers() -> None:
     config = load_config(ClassifierRun, CONFIGS / "paper" / "classifier.yaml")
     assert config.multi_label
     assert (config.frames - 1) * config.mel.hop_length == pytest.approx(220_500, rel=2e-3)
@@ -116,7 +112,7 @@ def test_presets_say_what_the_paper_says() -> None:
         ("mel.sample_rate=16000", "prepared at 8000 Hz"),
     ],
 )
-def test_data_that_cannot_be_told_apart_is_refused(
+def test_a_single_label_is_refused(
     prepared: Path, tmp_path: Path, override: str, message: str
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
@@ -124,7 +120,7 @@ def test_data_that_cannot_be_told_apart_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_masks_hide_stretches_no_wider_than_asked() -> None:
+def test_masks_are_no_wider_than_configured() -> None:
     how = MaskConfig(bands=5, band_masks=1, frames=7, frame_masks=1)
     mel = torch.ones(300, 20, 30)
     masked = mask_mels(mel, how, torch.Generator().manual_seed(0), fill=0.25)
@@ -138,13 +134,13 @@ def test_masks_hide_stretches_no_wider_than_asked() -> None:
     assert torch.equal(masked, again)
 
 
-def test_no_masks_leave_mels_alone() -> None:
+def test_without_masks_mels_are_unchanged() -> None:
     mel = torch.rand(2, 8, 9)
     none = MaskConfig(band_masks=0, frame_masks=0)
     assert torch.equal(mask_mels(mel, none, torch.Generator()), mel)
 
 
-def test_mixed_waves_have_their_targets_share_of_what_is_heard() -> None:
+def test_mixed_waves_have_the_levels_of_their_targets() -> None:
     """With levels 100 to 1, the amplitudes must be 1 to 100 to be heard as half and half."""
     generator = torch.Generator().manual_seed(1)
     wave = torch.stack([torch.ones(64), 0.01 * torch.tensor([1.0, -1.0]).repeat(32)])
@@ -157,7 +153,7 @@ def test_mixed_waves_have_their_targets_share_of_what_is_heard() -> None:
         torch.testing.assert_close(loud / (loud + quiet), soft[:, 0], rtol=1e-3, atol=1e-4)
 
 
-def test_waves_that_are_not_mixed_stay_as_they_are() -> None:
+def test_unmixed_waves_are_unchanged() -> None:
     wave, target = torch.randn(4, 32), torch.eye(4)
     mixed, soft = mix_waves(wave, target, MixConfig(probability=0.0), torch.Generator())
     torch.testing.assert_close(mixed, wave)

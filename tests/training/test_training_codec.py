@@ -21,16 +21,14 @@ from diffsound.codec.config import CodecConfig
 from diffsound.codec.principal import principal_start
 from diffsound.errors import BundleError, ConfigError, DataError, DiffsoundError, InputError
 from diffsound.training import checkpoint
-from diffsound.training.export import load_export
 from diffsound.training.frozen import load_codec
-from diffsound.training.lock import run_lock
-from diffsound.training.logs import read_log
-from diffsound.training.plots import plot_run
-from diffsound.training.runs import train
+from diffsound.training.logs import plot_run, read_log
+from diffsound.training.runs import run_lock, train
+from diffsound.weights import load_export
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = CONFIGS / "tiny" / "codec.yaml"
-QUIET = ("train.tensorboard=false",)
+QUIET = ("train.log=none",)
 
 
 def run_tiny(prepared: Path, run: Path, *overrides: str) -> str:
@@ -54,7 +52,7 @@ def assert_same_state(one: Path, other: Path) -> None:
             assert torch.equal(tensor, second.tensors[file][name]), f"{file}: {name}"
 
 
-def test_learns_and_hands_on_a_codec(whole: Path) -> None:
+def test_training_improves_and_exports_a_codec(whole: Path) -> None:
     log = read_log(whole)
     l1 = [entry["l1"] for entry in log if entry["kind"] == "train"]
     assert l1[-1] < 0.8 * l1[0]
@@ -70,7 +68,7 @@ def test_learns_and_hands_on_a_codec(whole: Path) -> None:
     assert codec.encode(torch.rand(1, mel.n_mels, 9)).shape == (1, 4, 3)
 
 
-def test_logs_say_how_the_codebook_is(whole: Path) -> None:
+def test_logs_contain_codebook_health(whole: Path) -> None:
     entries = read_log(whole)
     for entry in entries:
         assert 1 <= entry["perplexity"] <= 16
@@ -98,28 +96,16 @@ def perceptual(run: Path) -> list[float]:
     return [entry["perceptual"] for entry in read_log(run) if entry["kind"] == "train"]
 
 
-def test_a_classifier_can_listen(prepared: Path, ear: Path, tmp_path: Path) -> None:
+def test_the_perceptual_loss_decreases(prepared: Path, ear: Path, tmp_path: Path) -> None:
     """What the classifier hears comes nearer, without any L1."""
     run_tiny(prepared, tmp_path / "run", *by_ear_alone(ear))
     heard = perceptual(tmp_path / "run")
     assert heard[-1] < 0.9 * heard[0]
 
 
-def test_it_can_listen_through_the_vocoder(prepared: Path, ear: Path, tmp_path: Path) -> None:
-    """What the vocoder makes of the mel comes nearer, and is not the mel itself."""
-    voice, run, plain = (tmp_path / name for name in ("voice", "run", "plain"))
-    few = [*QUIET, "train.max_steps=2", "vocoder.fits=2"]
-    train("vocoder", CONFIGS / "tiny" / "vocoder.yaml", prepared, voice, few, quiet=True)
-    weights = (voice / "export" / "model.safetensors").read_bytes()
-    run_tiny(prepared, run, *by_ear_alone(ear), f"vocoder={voice}", "train.max_steps=24")
-    heard = perceptual(run)
-    assert sum(heard[-4:]) < 0.95 * sum(heard[:4])
-    run_tiny(prepared, plain, *by_ear_alone(ear))
-    assert perceptual(plain)[0] != heard[0]
-    assert (voice / "export" / "model.safetensors").read_bytes() == weights
-
-
-def test_a_codec_may_lose_rows_and_gain_texture(prepared: Path, tmp_path: Path) -> None:
+def test_a_codec_can_start_from_one_with_more_rows_and_add_texture(
+    prepared: Path, tmp_path: Path
+) -> None:
     """Begun from a larger codec, its tokens are the first rows of that one's."""
     residual = ("codec.quantizer.layout=residual", "loss.adversarial=null", "train.max_steps=4")
     large, small = tmp_path / "large", tmp_path / "small"
@@ -136,7 +122,7 @@ def test_a_codec_may_lose_rows_and_gain_texture(prepared: Path, tmp_path: Path) 
 SEAMS = ("seams_only=true", "codec.backbone.seams={width: 8, reach: 2}", "loss.seams=1")
 
 
-def test_seams_alone_may_learn(prepared: Path, whole: Path, tmp_path: Path) -> None:
+def test_seams_can_be_trained_alone(prepared: Path, whole: Path, tmp_path: Path) -> None:
     """Tokens and everything that was there stay; decoders trained on them still fit."""
     run = tmp_path / "run"
     more = ("loss.adversarial=null", "loss.l1=0", "jitter=0.2", "train.max_steps=40")
@@ -163,7 +149,7 @@ PRINCIPAL = (
 )
 
 
-def test_a_codec_may_begin_with_principal_components(prepared: Path, tmp_path: Path) -> None:
+def test_a_codec_can_start_from_principal_components(prepared: Path, tmp_path: Path) -> None:
     """Its tokens are found before the first step, alike in every run, and frozen ones stay."""
     mel = torch.rand(2, 32, 16, generator=torch.Generator().manual_seed(0))
     tokens = []
@@ -183,7 +169,7 @@ def test_a_codec_may_begin_with_principal_components(prepared: Path, tmp_path: P
     assert first_l1("long") < 0.5 * first_l1("drawn")
 
 
-def test_the_components_of_more_batches_than_an_epoch_has(
+def test_principal_components_can_span_several_epochs(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twelve clips are three batches of four; further ones are other windows of the same clips."""
@@ -203,40 +189,42 @@ def test_the_components_of_more_batches_than_an_epoch_has(
     ("settings", "message"),
     [
         (("freeze_tokens=true",), "init or principal"),
-        (("principal=2", "init=RUN"), "not with both"),
+        (("principal=2", "init=RUN"), "not from both"),
         (("seams_only=true", "init=RUN", "loss.seams=1"), "seams_only needs"),
         (SEAMS, "seams_only needs init"),
         (("principal=2",), "linear"),
         ((*PRINCIPAL, "codec.quantizer.codebook_size=5000"), "too few"),
     ],
 )
-def test_a_start_that_cannot_be(
+def test_contradictory_starts_are_refused(
     prepared: Path, tmp_path: Path, settings: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(DiffsoundError, match=message):
         run_tiny(prepared, tmp_path / "run", *settings)
 
 
-def test_a_listener_must_know_the_mel(prepared: Path, tiny_codec: Path, tmp_path: Path) -> None:
+def test_a_classifier_of_another_mel_is_refused(
+    prepared: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
     with pytest.raises(BundleError, match="codec"):
         run_tiny(prepared, tmp_path / "run", f"loss.perceptual.classifiers=[{tiny_codec}]")
 
 
-def test_draws_originals_over_reconstructions(whole: Path) -> None:
+def test_samples_show_originals_above_reconstructions(whole: Path) -> None:
     from PIL import Image
 
     with Image.open(whole / "samples" / "step-00000012" / "clip-0.png") as picture:
         assert picture.size == (860, 484)
 
 
-def test_plots_its_curves(whole: Path, tmp_path: Path) -> None:
+def test_curves_can_be_plotted(whole: Path, tmp_path: Path) -> None:
     from PIL import Image
 
     with Image.open(plot_run(whole, tmp_path / "curves.png")) as picture:
         assert picture.width > 400
 
 
-def test_a_finished_run_is_left_as_it_is(prepared: Path, whole: Path) -> None:
+def test_a_finished_run_is_unchanged_by_a_rerun(prepared: Path, whole: Path) -> None:
     before = checkpoint.load_newest(whole)
     assert run_tiny(prepared, whole) == "finished"
     after = checkpoint.load_newest(whole)
@@ -274,7 +262,7 @@ def test_killed_at_any_point_and_resumed_gives_the_same_bits(
     assert_same_state(whole, run)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over(
+def test_a_damaged_newest_checkpoint_is_skipped(
     prepared: Path, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -288,7 +276,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     assert_same_state(whole, run)
 
 
-def test_changed_settings_are_named_and_nothing_is_touched(prepared: Path, whole: Path) -> None:
+def test_changed_settings_are_named_and_nothing_is_written(prepared: Path, whole: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match=r"train\.lr was 0\.002, now 0\.5"):
         run_tiny(prepared, whole, "train.lr=0.5")
@@ -305,7 +293,7 @@ def test_other_data_is_refused(prepared: Path, whole: Path, tmp_path: Path) -> N
     shutil.copytree(prepared, other)
     index = other / "index.json"
     index.write_text(index.read_text().replace("synthetic", "elsewhere"))
-    with pytest.raises(DataError, match="is another one"):
+    with pytest.raises(DataError, match="has another index"):
         run_tiny(other, whole)
 
 
@@ -336,3 +324,24 @@ def test_bad_settings_end_in_one_line(
         run_tiny(prepared, tmp_path / "run", override)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "run").glob("step-*"))
+
+
+def test_texture_learns_by_likelihood_while_tokens_stay(prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "texture"
+    config = CONFIGS / "tiny" / "texture.yaml"
+    assert train("codec", config, prepared, run, [*QUIET], quiet=True) == "finished"
+    log = read_log(run)
+    nll = [entry["nll"] for entry in log if entry["kind"] == "valid"]
+    assert nll[-1] < nll[0] - 0.1  # nats per cell of held-out clips
+    _, exported, state = load_export(run)
+    codec = Codec(CodecConfig.model_validate(exported["codec"])).eval()
+    codec.load_state_dict(state)
+    tokens = codec.encode(torch.rand(1, 32, 16))
+    first, second = (codec.decode(tokens, torch.Generator().manual_seed(s)) for s in (1, 2))
+    assert first.shape == second.shape == (1, 32, 16)
+    assert not torch.equal(first, second)
+
+
+def test_likelihood_without_texture_is_refused(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"loss.likelihood needs codec.texture"):
+        run_tiny(prepared, tmp_path / "run", "loss.likelihood=1")

@@ -9,34 +9,34 @@ import numpy as np
 import pytest
 import torch
 
-from diffsound.bundle import Bundle
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.codec.quantizer import ResidualQuantizer
+from diffsound.config import load_config
 from diffsound.data.loaders import EpochLoader
 from diffsound.data.shards import PreparedData
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.codes import codes_of
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import BundleError, ConfigError, DataError
+from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures
 from diffsound.training.assemble import build
-from diffsound.training.decoder import DecoderStage
-from diffsound.training.decoder_run import DecoderRun
-from diffsound.training.export import load_export
+from diffsound.training.decoder import DecoderRun, DecoderStage
 from diffsound.training.frozen import load_codec
 from diffsound.training.grids import mixed_sampler
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
-from diffsound.training.sets import Process
-from diffsound.training.texts import drop_text
+from diffsound.training.tokens import drop_text
+from diffsound.training.waves import Process
+from diffsound.weights import load_export
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
 
 def run_tiny(name: str, data: Path, run: Path, *overrides: str) -> str:
     stage = "codec" if name == "codec" else "decoder"
-    settings = ["train.tensorboard=false", *overrides]
+    settings = ["train.log=none", *overrides]
     return train(stage, TINY / f"{name}.yaml", data, run, settings, quiet=True)
 
 
@@ -51,7 +51,9 @@ def decoder(prepared: Path, tiny_codec: Path, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("name", ["decoder", "ar"])
-def test_tokens_may_begin_as_the_codecs_codes(name: str, prepared: Path, tmp_path: Path) -> None:
+def test_token_vectors_can_start_from_the_codec_codes(
+    name: str, prepared: Path, tmp_path: Path
+) -> None:
     residual = "codec.quantizer={layout: residual, rows: 3, codebook_size: 16, code_dim: 6}"
     run_tiny("codec", prepared, tmp_path / "codec", residual, "train.max_steps=2")
     settings = (f"codec={tmp_path / 'codec'}", "codes=codec", "train.max_steps=1", "train.lr=1e-9")
@@ -67,7 +69,7 @@ def test_tokens_may_begin_as_the_codecs_codes(name: str, prepared: Path, tmp_pat
         run_tiny(name, prepared, tmp_path / "other", *settings, "decoder.position=column")
 
 
-def test_learns_and_hands_on_a_decoder(decoder: Path) -> None:
+def test_training_improves_and_exports_a_decoder(decoder: Path) -> None:
     """The sizes that the config leaves out are those of the data."""
     log = read_log(decoder)
     losses = [entry["loss"] for entry in log if entry["kind"] == "train"]
@@ -79,12 +81,12 @@ def test_learns_and_hands_on_a_decoder(decoder: Path) -> None:
     build_decoder(DiffsoundConfig.model_validate(config["decoder"])).load_state_dict(state)
 
 
-def test_shows_and_plays_what_it_makes(decoder: Path) -> None:
+def test_samples_hold_pictures_and_sounds(decoder: Path) -> None:
     folder = decoder / "samples" / "step-00000008"
     assert sorted(path.suffix for path in folder.iterdir()) == [".png", ".wav", ".wav"]
 
 
-def test_runs_become_a_bundle(decoder: Path, tiny_codec: Path, tmp_path: Path) -> None:
+def test_runs_can_be_built_into_a_bundle(decoder: Path, tiny_codec: Path, tmp_path: Path) -> None:
     out = tmp_path / "my-model"
     made = build(
         out, tiny_codec, decoder, "griffin_lim", defaults=["guidance_scale=3", "duration=1"]
@@ -97,32 +99,32 @@ def test_runs_become_a_bundle(decoder: Path, tiny_codec: Path, tmp_path: Path) -
         torch.testing.assert_close(bundle.decoder.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_a_bundle_needs_the_decoders_own_codec(
+def test_a_bundle_with_another_codec_is_refused(
     decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     run_tiny("codec", prepared, tmp_path / "other", "train.max_steps=1")
-    with pytest.raises(BundleError, match="speaks the tokens of codec"):
+    with pytest.raises(BundleError, match="was trained with codec"):
         build(tmp_path / "out", tmp_path / "other", decoder, "griffin_lim")
     with pytest.raises(BundleError, match="holds a codec, not a decoder"):
         build(tmp_path / "out", tiny_codec, tiny_codec, "griffin_lim")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_keeps_to_its_codec(
+def test_resuming_with_another_codec_is_refused(
     decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     run_tiny("codec", prepared, other, "train.max_steps=1")
     tokens = load_export(decoder)[1]["codec_fingerprint"]
-    with pytest.raises(DataError, match="the run's tokens are those of codec"):
+    with pytest.raises(DataError, match="the run uses the tokens of codec"):
         run_tiny("decoder", prepared, tmp_path / "run", f"codec={other}", f"tokens={tokens}")
     with pytest.raises(DataError, match=r"decoder\.rows is 7.* has 4"):
         run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "decoder.rows=7")
-    with pytest.raises(DataError, match="the run's text features are those of encoder"):
+    with pytest.raises(DataError, match="the run uses the text features of encoder"):
         run_tiny("decoder", prepared, tmp_path / "run", f"codec={tiny_codec}", "text=0123abcd")
 
 
-def test_goes_on_from_another_run(
+def test_a_run_can_start_from_another(
     decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """Fine-tuning starts at the weights of the pre-trained run."""
@@ -134,7 +136,7 @@ def test_goes_on_from_another_run(
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-12)
 
 
-def test_ar_stops_when_it_no_longer_improves(
+def test_ar_stops_early_without_improvement(
     prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -145,7 +147,7 @@ def test_ar_stops_when_it_no_longer_improves(
     assert scores[0] == pytest.approx(scores[-1])
 
 
-def test_learns_from_labels_in_the_order_of_the_curriculum(
+def test_label_texts_follow_the_curriculum(
     prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """Masked texts of labels; then clips with several labels, of which this data has none."""
@@ -162,6 +164,50 @@ def test_learns_from_labels_in_the_order_of_the_curriculum(
         run_tiny("decoder", prepared, tmp_path / "other", *overrides, "curriculum={n: 1}")
 
 
+def label_stage(data: Path, codec: Path, *overrides: str) -> DecoderStage:
+    given = (f"codec={codec}", "labels={masks: [1, 2]}", "train.batch_size=2", *overrides)
+    prepared = PreparedData.open(data)
+    config = load_config(DecoderRun, TINY / "decoder.yaml", given).completed(prepared)
+    return DecoderStage(config, prepared, Process())
+
+
+def test_a_text_made_of_labels_has_all_of_them(several: Path, tiny_codec: Path) -> None:
+    """Section IV-C: what the network is told, not only what the sampler counts."""
+    stage = label_stage(several, tiny_codec)
+    records = {record.id: record.labels for record in PreparedData.open(several).records}
+    seen = set()
+    for batch in stage.loader.batches(0):
+        for clip, text in zip(batch["id"], batch["text"], strict=True):
+            words = [word for word in text.split() if word != "[MASK]"]
+            assert words == [label.lower() for label in records[clip]]
+            seen.add(len(words))
+    assert seen == {1, 3}
+
+
+def test_training_follows_algorithm_3(several: Path, tiny_codec: Path) -> None:
+    """n epochs of clips with one event, then 2n of those with several, and nothing else."""
+    stage = label_stage(several, tiny_codec, "curriculum={n: 2}")
+    single = {f"clip-{number:02d}" for number in range(12) if number % 3}
+    multiple = {f"clip-{number:02d}" for number in range(12) if number % 3 == 0}
+    for epoch in range(6):
+        clips = [clip for batch in stage.loader.batches(epoch) for clip in batch["id"]]
+        assert len(clips) == len(set(clips))
+        assert set(clips) == (single if epoch < 2 else multiple)
+
+
+def test_training_runs_through_the_curriculum(
+    several: Path, tiny_codec: Path, tmp_path: Path
+) -> None:
+    settings = ("labels={masks: [1, 2]}", "curriculum={n: 1}", "train.batch_size=2")
+    ends = ("train.max_steps=null", "train.max_epochs=3", "train.log_steps=1", "samples.clips=0")
+    run = tmp_path / "run"
+    ended = run_tiny("decoder", several, run, f"codec={tiny_codec}", *settings, *ends)
+    assert ended == "finished"
+    # 8 clips with one label once, 4 with several twice, two a step.
+    steps = [entry["step"] for entry in read_log(run) if entry["kind"] == "train"]
+    assert max(steps) == 4 + 2 * 2
+
+
 @pytest.mark.parametrize(
     ("override", "closeness"),
     [
@@ -169,7 +215,7 @@ def test_learns_from_labels_in_the_order_of_the_curriculum(
         ("train.precision=bf16", 0.05),
     ],
 )
-def test_other_ways_to_compute_the_same(
+def test_checkpointing_and_precision_give_the_same_losses(
     decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path, override: str, closeness: float
 ) -> None:
     """Less memory, or half the bits: the loss curve is the plain run's, as near as bits allow."""
@@ -185,7 +231,7 @@ def test_other_ways_to_compute_the_same(
         assert curves[1] != curves[0]
 
 
-def test_compiled_blocks_compute_the_same(
+def test_compiled_blocks_give_the_same_losses(
     decoder: Path,
     prepared: Path,
     tiny_codec: Path,
@@ -204,36 +250,34 @@ def test_compiled_blocks_compute_the_same(
     build_decoder(DiffsoundConfig.model_validate(config["decoder"])).load_state_dict(state)
 
 
-def test_a_precision_the_device_lacks_is_refused(
+def test_an_unsupported_precision_is_refused(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def old_gpu(**_: object) -> None:
         raise ValueError("bf16 mixed precision requires a supported device.")
 
     monkeypatch.setattr("diffsound.training.engine.Accelerator", old_gpu)
-    with pytest.raises(ConfigError, match=r"train\.precision=bf16 cannot be had: bf16 mixed"):
+    with pytest.raises(ConfigError, match=r"train\.precision=bf16 is not possible: bf16 mixed"):
         run_tiny("codec", prepared, tmp_path / "run", "train.precision=bf16")
 
 
-def test_a_processor_that_dies_of_bf16_is_refused(
+def test_bf16_is_refused_on_a_processor_that_crashes_with_it(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dies = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
     monkeypatch.setattr("diffsound.training.engine._PRODUCT", dies)
-    with pytest.raises(ConfigError, match=r"bf16 cannot be had: .* take fp32"):
+    with pytest.raises(ConfigError, match=r"bf16 is not possible: .* use fp32"):
         run_tiny("codec", prepared, tmp_path / "run", "train.precision=bf16")
 
 
 def stage_of(prepared: Path, tiny_codec: Path, **changes: object) -> DecoderStage:
-    from diffsound.config import load_config
-
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
     config = load_config(DecoderRun, TINY / "decoder.yaml", [f"codec={tiny_codec}", *overrides])
     data = PreparedData.open(prepared)
     return DecoderStage(config.completed(data), data, Process())
 
 
-def test_short_sounds_are_followed_by_silence(prepared: Path, tiny_codec: Path) -> None:
+def test_short_grids_are_padded_with_silence(prepared: Path, tiny_codec: Path) -> None:
     """A grid filled up holds the clip's own tokens, then those of silence."""
     stage = stage_of(
         prepared,
@@ -260,7 +304,7 @@ def test_short_sounds_are_followed_by_silence(prepared: Path, tiny_codec: Path) 
     assert seen >= 10
 
 
-def test_some_short_sounds_come_in_long_grids(prepared: Path, tiny_codec: Path) -> None:
+def test_a_share_of_short_sounds_is_padded_to_wider_rungs(prepared: Path, tiny_codec: Path) -> None:
     grids = {"widths": [20, 40, 60], "fill": "silence", "wider": 0.5, "wider_below": 18}
     stage = stage_of(prepared, tiny_codec, grids=grids)
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
@@ -276,7 +320,7 @@ def test_some_short_sounds_come_in_long_grids(prepared: Path, tiny_codec: Path) 
     assert {len(widths) for widths in drawn.values()} == {1, 3}
 
 
-def test_some_long_sounds_come_in_short_grids(prepared: Path, tiny_codec: Path) -> None:
+def test_a_share_of_long_sounds_is_cut_to_narrower_rungs(prepared: Path, tiny_codec: Path) -> None:
     grids = {"widths": [6, 12, 20, 40], "fill": "silence", "narrower": 0.5, "narrower_to": 12}
     stage = stage_of(prepared, tiny_codec, grids=grids)
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
@@ -292,7 +336,7 @@ def test_some_long_sounds_come_in_short_grids(prepared: Path, tiny_codec: Path) 
     assert cut > 0
 
 
-def test_sounds_that_go_on_begin_again_where_others_end(prepared: Path, tiny_codec: Path) -> None:
+def test_continuous_sounds_are_repeated_instead_of_padded(prepared: Path, tiny_codec: Path) -> None:
     grids = {"widths": [6, 12, 20, 60], "fill": "silence", "loop_from": 18, "longer": 0.5}
     stage = stage_of(prepared, tiny_codec, grids=grids)
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
@@ -330,7 +374,7 @@ def test_a_favoured_data_set_is_drawn_more_often(prepared: Path, tiny_codec: Pat
         mixed_sampler(dataset, [], 0.0, 0, {"nobody": 2.0})
 
 
-def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, tiny_codec: Path) -> None:
+def test_folders_are_mixed_in_the_configured_shares(prepared: Path, tiny_codec: Path) -> None:
     mix = [{"path": str(prepared), "share": 0.25}]
     stage = stage_of(prepared, tiny_codec, **{"data.mix": mix, "grids": {"widths": [12]}})
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
@@ -339,7 +383,7 @@ def test_folders_are_mixed_in_the_shares_asked_for(prepared: Path, tiny_codec: P
     assert (parts.count(0), parts.count(1)) == (12, 4)
 
 
-def test_dropped_texts_are_the_empty_one() -> None:
+def test_dropped_texts_become_the_empty_text() -> None:
     text = TextFeatures(torch.ones(1000, 2, 3), torch.ones(1000, 2).bool(), torch.ones(1000, 3))
     empty = TextFeatures(torch.full((1, 4, 3), 7.0), torch.ones(1, 4).bool(), torch.zeros(1, 3))
     made = drop_text(text, empty, 0.1, torch.Generator().manual_seed(0))
@@ -351,9 +395,7 @@ def test_dropped_texts_are_the_empty_one() -> None:
     assert bool((made.features[~dropped, :2] == 1).all())
 
 
-def test_what_cannot_be_is_refused() -> None:
-    from diffsound.config import load_config
-
+def test_contradictory_settings_are_refused() -> None:
     def load(*overrides: str) -> None:
         load_config(DecoderRun, TINY / "decoder.yaml", overrides)
 
@@ -367,9 +409,9 @@ def test_what_cannot_be_is_refused() -> None:
         load("curriculum={n: 1}", "data.balance=0.5")
 
 
-def test_silence_is_what_the_codec_makes_of_it() -> None:
+def test_silence_tokens_decode_to_silence() -> None:
     from diffsound.audio.mel import MelConfig, MelFrontEnd
-    from diffsound.training.token_sets import silent_column
+    from diffsound.training.tokens import silent_column
 
     torch.manual_seed(0)
     codec = Codec(CodecConfig.tiny())

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from diffsound.training import checkpoint
 from diffsound.training.config import TrainConfig
-from diffsound.training.export import load_export
 from diffsound.training.logs import read_log
 from diffsound.training.loop import Trainer, TrainingFailed
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
+from diffsound.weights import load_export
 
 
 class Numbers:
@@ -88,7 +88,7 @@ class LineStage(Stage):
 
 
 def settings(**changes: Any) -> TrainConfig:
-    base = {"max_steps": 12, "batch_size": 4, "lr": 0.01, "log_steps": 3, "tensorboard": False}
+    base = {"max_steps": 12, "batch_size": 4, "lr": 0.01, "log_steps": 3, "log": "none"}
     return TrainConfig(**{**base, "checkpoint_minutes": None, "validate_steps": None, **changes})
 
 
@@ -127,7 +127,7 @@ def test_first_step_is_adam_by_hand(tmp_path: Path) -> None:
     torch.testing.assert_close(moved, -0.01 * gradient.sign(), rtol=1e-3, atol=1e-6)
 
 
-def test_interrupted_run_ends_where_the_whole_one_does(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Stopped by SIGTERM in the middle of an epoch, then resumed: the same bits."""
     _, whole = fit(tmp_path / "whole", validate_steps=4)
     config = settings(validate_steps=4)
@@ -152,7 +152,7 @@ def test_log_has_each_step_once_after_a_resume(tmp_path: Path) -> None:
     assert [entry["step"] for entry in read_log(tmp_path / "run")] == [3, 6, 9, 12]
 
 
-def test_accumulated_halves_move_like_the_whole_batch(tmp_path: Path) -> None:
+def test_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
     """Two micro-steps of 4 give the gradients of their 8 items together."""
 
     class Plain(LineStage):
@@ -190,7 +190,7 @@ def test_too_many_broken_batches_end_the_run_and_are_named(tmp_path: Path) -> No
         fit(tmp_path / "run", broken=2, nan_limit=2)
 
 
-def test_keeps_the_last_and_the_best(tmp_path: Path) -> None:
+def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     run = tmp_path / "run"
     _, made = fit(run, validate_steps=2, checkpoint_steps=2, keep_last=2)
     assert made.position.best == 2.0
@@ -202,7 +202,7 @@ def test_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     assert all(torch.equal(state[name], best[name]) for name in best)
 
 
-def test_stops_early_and_stays_stopped(tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_stays_stopped(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ending, made = fit(run, validate_steps=1, patience=3)
     assert (ending, made.position.step) == ("early", 5)
@@ -250,7 +250,7 @@ def test_a_run_limited_by_the_clock_ends(tmp_path: Path) -> None:
     assert made.position.seconds >= 0.12
 
 
-def test_validates_after_every_so_many_epochs(tmp_path: Path) -> None:
+def test_validation_after_whole_epochs(tmp_path: Path) -> None:
     """Five batches an epoch, two a step: epochs end within steps 3, 5 and 8."""
     run = tmp_path / "run"
     _, made = fit(run, max_steps=9, accumulation=2, validate_epochs=1)
@@ -277,6 +277,6 @@ def test_epochs_of_different_sizes_are_all_run(tmp_path: Path) -> None:
     assert (made.position.step, made.position.epoch, made.position.batch) == (10, 3, 4)
 
 
-def test_epochs_become_steps(tmp_path: Path) -> None:
+def test_max_epochs_ends_the_run(tmp_path: Path) -> None:
     _, made = fit(tmp_path / "run", max_steps=None, max_epochs=3)
     assert (made.position.step, made.position.epoch, made.position.batch) == (15, 2, 5)

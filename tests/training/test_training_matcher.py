@@ -10,14 +10,14 @@ import torch
 from diffsound.config import load_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError
-from diffsound.evaluation.matcher import load_matcher
+from diffsound.judges.matcher import load_matcher
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
 from diffsound.training.frozen import load_codec
 from diffsound.training.logs import read_log
 from diffsound.training.matcher import MatcherRun, MatcherStage, TextPool, _equal
 from diffsound.training.runs import train
-from diffsound.training.sets import Process
+from diffsound.training.waves import Process
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -26,7 +26,7 @@ TINY = Path(__file__).parents[2] / "configs" / "tiny"
 def ears(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A codec that has learned enough to tell a tone from noise."""
     run = tmp_path_factory.mktemp("codec") / "run"
-    settings = ["train.tensorboard=false", "train.max_steps=60"]
+    settings = ["train.log=none", "train.max_steps=60"]
     train("codec", TINY / "codec.yaml", prepared, run, settings, quiet=True)
     return run
 
@@ -36,7 +36,7 @@ def residual(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A codec whose rows are stages of one description."""
     run = tmp_path_factory.mktemp("residual") / "run"
     settings = [
-        "train.tensorboard=false", "train.max_steps=60",
+        "train.log=none", "train.max_steps=60",
         "codec.quantizer={layout: residual, rows: 3, codebook_size: 16, code_dim: 8}",
     ]  # fmt: skip
     train("codec", TINY / "codec.yaml", prepared, run, settings, quiet=True)
@@ -46,15 +46,13 @@ def residual(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(prepared: Path, ears: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("matcher") / "run"
-    settings = ["train.tensorboard=false", f"codec={ears}", "train.max_steps=60"]
+    settings = ["train.log=none", f"codec={ears}", "train.max_steps=60"]
     ending = train("matcher", TINY / "matcher.yaml", prepared, run, settings, quiet=True)
     assert ending == "finished"
     return run
 
 
-def test_it_learns_which_text_belongs_to_which_sound(
-    trained: Path, prepared: Path, ears: Path
-) -> None:
+def test_training_matches_texts_to_sounds(trained: Path, prepared: Path, ears: Path) -> None:
     last = [row for row in read_log(trained) if row["kind"] == "valid"][-1]
     assert last["error"] == 0.0
     assert last["pairs"] == 1.0
@@ -71,7 +69,7 @@ def test_it_learns_which_text_belongs_to_which_sound(
         assert ["tone", "noise"][int(heard.argmax())] == data.records[clip].labels[0]
 
 
-def test_clips_of_one_class_are_no_wrong_answers(prepared: Path, ears: Path) -> None:
+def test_clips_of_one_class_are_not_wrong_answers(prepared: Path, ears: Path) -> None:
     config = load_config(MatcherRun, TINY / "matcher.yaml", [f"codec={ears}"])
     data = PreparedData.open(prepared)
     stage = MatcherStage(config.completed(data), data, Process())
@@ -84,12 +82,12 @@ def test_clips_of_one_class_are_no_wrong_answers(prepared: Path, ears: Path) -> 
     assert not torch.equal(stage.matcher.mean, torch.full_like(stage.matcher.mean, 0.5))
 
 
-def test_it_learns_from_sketches_and_further_texts(
+def test_sketches_and_further_texts_are_used(
     prepared: Path, residual: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     settings = [
-        "train.tensorboard=false", f"codec={residual}", "train.max_steps=60",
+        "train.log=none", f"codec={residual}", "train.max_steps=60",
         "sketches={share: 0.5, rows: [1, 2]}", "further_texts=12",
     ]  # fmt: skip
     assert train("matcher", TINY / "matcher.yaml", prepared, run, settings, quiet=True)
@@ -121,7 +119,7 @@ def test_texts_are_drawn_class_by_class(prepared: Path, ears: Path) -> None:
     assert all(bool((known == text).all(1).any()) for text in pooled)
 
 
-def test_texts_near_a_sounds_own_count_neither_way(prepared: Path, ears: Path) -> None:
+def test_texts_close_to_the_own_one_are_ignored(prepared: Path, ears: Path) -> None:
     config = load_config(MatcherRun, TINY / "matcher.yaml", [f"codec={ears}", "further_texts=2"])
     data = PreparedData.open(prepared)
     stage = MatcherStage(config.completed(data), data, Process())
@@ -136,10 +134,10 @@ def test_sketches_need_residual_tokens(prepared: Path, ears: Path) -> None:
     data = PreparedData.open(prepared)
     settings = [f"codec={ears}", "sketches={share: 0.5, rows: [1]}"]
     config = load_config(MatcherRun, TINY / "matcher.yaml", settings).completed(data)
-    with pytest.raises(ConfigError, match="tokens are residual"):
+    with pytest.raises(ConfigError, match="residual tokens"):
         MatcherStage(config, data, Process())
 
 
-def test_it_needs_a_codec() -> None:
-    with pytest.raises(ConfigError, match="a matcher hears a codec's sounds"):
+def test_a_matcher_without_a_codec_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a matcher needs a codec"):
         load_config(MatcherRun, TINY / "matcher.yaml")

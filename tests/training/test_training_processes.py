@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import diffsound
-from diffsound.training.export import load_export
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
+from diffsound.weights import load_export
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -25,7 +25,7 @@ SETTINGS = {
     "ar": ("decoder", ["text_dropout=0", "samples.clips=0"]),
 }
 COMMON = [
-    "train.tensorboard=false",
+    "train.log=none",
     "train.max_steps=5",
     "train.log_steps=1",
     "train.schedule=constant",
@@ -82,7 +82,7 @@ def launch(runs: list[tuple[str, str, str, str, list[str]]], processes: int) -> 
         assert process.returncode == 0, errors
 
 
-def test_two_processes_are_one_with_the_doubled_batch(
+def test_two_processes_equal_one_with_twice_the_batch(
     prepared: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """Also when the second one is sharded, stopped and resumed."""

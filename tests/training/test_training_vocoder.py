@@ -10,18 +10,18 @@ import torch
 
 from diffsound.audio.mel import MelConfig
 from diffsound.errors import BundleError, ConfigError
-from diffsound.training.export import load_export
 from diffsound.training.logs import read_log
 from diffsound.training.runs import train
-from diffsound.vocoder.build import build_vocoder
+from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig
+from diffsound.weights import load_export
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
 
 def run_tiny(stage: str, prepared: Path, run: Path, *overrides: str) -> str:
     config = TINY / f"{stage}.yaml"
-    return train(stage, config, prepared, run, ["train.tensorboard=false", *overrides], quiet=True)
+    return train(stage, config, prepared, run, ["train.log=none", *overrides], quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def vocoder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_learns_and_hands_on_a_vocoder(vocoder: Path) -> None:
+def test_training_improves_and_exports_a_vocoder(vocoder: Path) -> None:
     log = [entry for entry in read_log(vocoder) if entry["kind"] == "train"]
     assert log[-1]["spectral"] < log[0]["spectral"]
     assert ["judge_loss" in entry for entry in log] == [False] * 4 + [True] * 4
@@ -43,7 +43,7 @@ def test_learns_and_hands_on_a_vocoder(vocoder: Path) -> None:
     assert made(torch.rand(1, mel.n_mels, 9)).shape == (1, 9 * mel.hop_length)
 
 
-def test_writes_sounds_to_listen_to(vocoder: Path) -> None:
+def test_samples_hold_playable_sounds(vocoder: Path) -> None:
     folder = vocoder / "samples" / "step-00000008"
     for name in ("clip-0.wav", "clip-0-original.wav"):
         wave, rate = soundfile.read(folder / name)
@@ -51,7 +51,7 @@ def test_writes_sounds_to_listen_to(vocoder: Path) -> None:
     assert (folder / "clip-0.png").exists()
 
 
-def test_goes_on_from_another_run_on_the_codecs_output(
+def test_a_run_can_start_from_another_and_train_on_reconstructions(
     prepared: Path, vocoder: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
     """With a learning rate of nothing the weights stay those it started from."""
@@ -91,6 +91,6 @@ def test_a_run_of_another_stage_is_refused(
         run_tiny("vocoder", prepared, tmp_path / "run", f"codec={tmp_path}")
 
 
-def test_what_cannot_be_trained_is_refused(prepared: Path, tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vocoder"):
         run_tiny("vocoder", prepared, tmp_path / "run", "vocoder={kind: griffin_lim}")

@@ -11,18 +11,18 @@ import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import soundfile
 import soxr
 from numpy.typing import ArrayLike, NDArray
 
-from diffsound.audio import ogg, riff
-from diffsound.audio.integrity import is_cut_short
-from diffsound.audio.loudness import LOUDNESS_CEILING, limit_peak, to_loudness
+from diffsound.audio import containers
+from diffsound.audio.containers import is_cut_short
+from diffsound.audio.mixing import LOUDNESS_CEILING, limit_peak, to_loudness
 from diffsound.errors import AudioError
-from diffsound.files import atomic_write
+from diffsound.files import atomic_write, open_regular, parse_json
 
 Wave = NDArray[np.float32]
 Bits = Literal[16, 24, 32]
@@ -41,6 +41,11 @@ _SUBTYPES = {
 }
 _LOSSY = ("ogg", "mp3")
 
+# Our name of what libsndfile calls a container; the three kinds of WAV are one.
+_CONTAINERS = {"WAV": "wav", "WAVEX": "wav", "RF64": "wav"} | {
+    name.upper(): name for name in AUDIO_FORMATS[1:]
+}
+
 # Full scale but for a hair, so that rounding to integers cannot clip.
 _CEILING = 0.99
 
@@ -54,19 +59,31 @@ _WRITABLE_RATES = range(1000, 192_001)
 
 
 def read_audio(
-    source: str | Path | BinaryIO, sample_rate: int = 22050, *, max_seconds: float = 3600.0
+    source: str | Path | BinaryIO,
+    sample_rate: int = 22050,
+    *,
+    name: str | None = None,
+    max_seconds: float = 3600.0,
+    max_bytes: int = 2**32,
+    formats: tuple[str, ...] | None = None,
 ) -> Wave:
     """Read a file or binary stream as mono float32 [samples] at `sample_rate`.
 
     Channels are averaged. A file that is unreadable, cut short, empty, longer than
-    `max_seconds`, or has NaN or infinite samples raises an AudioError.
+    `max_seconds`, more than `max_bytes` when decoded, or has NaN or infinite samples raises an
+    AudioError, in which it is called `name`. formats: the containers to take, of AUDIO_FORMATS;
+    None takes whatever libsndfile reads (recordings for training may be AIFF, AU, CAF or W64).
     """
-    name, opened = _open(source)
+    found, opened = _open(source)
+    name = name or found
     with opened as stream:
         _check_whole(name, stream)
         try:
             with soundfile.SoundFile(stream) as file:
-                mono, rate = _decode(name, file, max_seconds), file.samplerate
+                container = _CONTAINERS.get(file.format, file.format)
+                if formats is not None and container not in formats:
+                    raise ValueError(f"{container} is not supported")
+                mono, rate = _decode(name, file, max_seconds, max_bytes), file.samplerate
         except (soundfile.SoundFileError, TypeError, ValueError) as error:
             raise AudioError(
                 f"cannot read {name}: {_reason(error)}; give a WAV, FLAC, OGG or MP3 file"
@@ -120,7 +137,8 @@ def write_audio(
     *,
     bits: Bits = 16,
     loudness: float | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a wave [samples] in the format its name ends in; see `encode_audio`.
@@ -129,7 +147,13 @@ def write_audio(
     """
     path = check_target(path, overwrite=overwrite)
     data = encode_audio(
-        wave, sample_rate, path.suffix.lower()[1:], bits=bits, loudness=loudness, metadata=metadata
+        wave,
+        sample_rate,
+        path.suffix.lower()[1:],
+        bits=bits,
+        loudness=loudness,
+        metadata=metadata,
+        tags=tags,
     )
     write_bytes(path, data)
 
@@ -150,14 +174,16 @@ def encode_audio(
     *,
     bits: Bits = 16,
     loudness: float | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> bytes:
     """A wave [samples] as the bytes of an audio file.
 
     Never clips: a wave above full scale is scaled down as a whole, and nothing else is changed.
     `loudness` is an integrated loudness in LUFS to reach, as far as a peak of -1 dBFS allows.
-    `metadata` is kept as JSON in the file's comment; `read_metadata` gives it back. `bits` of 24
-    (WAV, FLAC) and 32 (floating point, WAV) are for further editing.
+    `metadata` is kept as JSON in the file's comment; `read_metadata` gives it back. `tags` are what
+    players show: "title", "artist", "date". `bits` of 24 (WAV, FLAC) and 32 (floating point, WAV)
+    are for further editing.
     """
     samples = np.asarray(wave, dtype=np.float32)
     if samples.ndim != 1 or not len(samples):
@@ -171,17 +197,20 @@ def encode_audio(
         raise AudioError(f"a sample rate of {sample_rate} Hz cannot be written; use 1000 to 192000")
     if loudness is not None:
         samples = to_loudness(samples, sample_rate, loudness)
-    comment = json.dumps(dict(metadata)) if metadata else None
+    # libsndfile refuses an empty tag; a clip without a prompt has no title.
+    written = {name: text for name, text in (tags or {}).items() if text}
+    if metadata:
+        written["comment"] = json.dumps(dict(metadata))
     if format in _LOSSY:
-        return _encode_lossy(samples, sample_rate, format, subtype, comment)
-    return _encode(limit_peak(samples, _CEILING), sample_rate, format, subtype, comment)
+        return _encode_lossy(samples, sample_rate, format, subtype, written)
+    return _encode(limit_peak(samples, _CEILING), sample_rate, format, subtype, written)
 
 
-def read_metadata(source: str | Path | BinaryIO) -> dict[str, str]:
+def read_metadata(source: str | Path | BinaryIO) -> dict[str, Any]:
     """The metadata `write_audio` put into a file; empty when there is none."""
     name, opened = _open(source)
     with opened as stream:
-        comment = riff.read_comment(stream)
+        comment = containers.read_comment(stream)
         if comment is None:
             stream.seek(0)
             try:
@@ -190,10 +219,24 @@ def read_metadata(source: str | Path | BinaryIO) -> dict[str, str]:
             except (soundfile.SoundFileError, TypeError, ValueError) as error:
                 raise AudioError(f"cannot read {name}: {_reason(error)}") from error
     try:
-        values = json.loads(comment)
+        values = parse_json(comment)
     except ValueError:
         return {}
-    return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
+    return values if isinstance(values, dict) else {}
+
+
+def describe_audio(path: str | Path) -> str:
+    """ "5.00 s, 22050 Hz, mono, WAV (Signed 16 bit PCM)"."""
+    name, opened = _open(path)
+    with opened as stream:
+        _check_whole(name, stream)
+        try:
+            found = soundfile.info(stream)
+        except (soundfile.SoundFileError, TypeError, ValueError) as error:
+            raise AudioError(f"cannot read {name}: {_reason(error)}") from error
+    channels = {1: "mono", 2: "stereo"}.get(found.channels, f"{found.channels} channels")
+    kind = f"{found.format} ({found.subtype_info})"
+    return f"{found.duration:.2f} s, {found.samplerate} Hz, {channels}, {kind}"
 
 
 def _open(source: str | Path | BinaryIO) -> tuple[str, nullcontext[BinaryIO] | BinaryIO]:
@@ -205,7 +248,7 @@ def _open(source: str | Path | BinaryIO) -> tuple[str, nullcontext[BinaryIO] | B
         stream = source if source.seekable() else io.BytesIO(source.read())
         return str(getattr(source, "name", None) or "the audio"), nullcontext(stream)
     try:
-        return str(source), Path(source).open("rb")
+        return str(source), open_regular(source)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise AudioError(f"cannot read {source}: {reason}") from error
@@ -219,18 +262,21 @@ def _check_whole(name: str, stream: BinaryIO) -> None:
     stream.seek(0)
 
 
-def _decode(name: str, file: soundfile.SoundFile, max_seconds: float) -> Wave:
+def _decode(name: str, file: soundfile.SoundFile, max_seconds: float, max_bytes: int) -> Wave:
     """All samples, averaged over channels, at the file's own rate."""
     if file.samplerate not in _READABLE_RATES:
         raise AudioError(f"cannot use {name}: its sample rate is {file.samplerate} Hz")
-    promised = file.frames
+    promised = file.frames  # soundfile never reads more, whatever the file holds
     if promised > max_seconds * file.samplerate:
         seconds = promised / file.samplerate
         raise AudioError(
             f"cannot use {name}: it lasts {seconds:.0f} s, longer than {max_seconds:g} s"
         )
+    if promised * file.channels * 4 > max_bytes:
+        raise AudioError(f"cannot use {name}: it decodes to more than {max_bytes >> 20} MiB")
+    size = max(1, _BLOCK // file.channels)
     blocks = [
-        to_mono(block) for block in file.blocks(blocksize=_BLOCK, dtype="float32", always_2d=True)
+        to_mono(block) for block in file.blocks(blocksize=size, dtype="float32", always_2d=True)
     ]
     mono = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     if len(mono) < promised:
@@ -241,32 +287,35 @@ def _decode(name: str, file: soundfile.SoundFile, max_seconds: float) -> Wave:
 
 
 def _encode(
-    samples: Wave, sample_rate: int, format: str, subtype: str, comment: str | None
+    samples: Wave, sample_rate: int, format: str, subtype: str, tags: Mapping[str, str]
 ) -> bytes:
     buffer = io.BytesIO()
     try:
         with soundfile.SoundFile(
             buffer, "w", sample_rate, channels=1, format=format.upper(), subtype=subtype
         ) as file:
-            if comment and format != "wav":
-                file.comment = comment
+            if format not in ("wav", "mp3"):
+                for name, value in tags.items():
+                    setattr(file, name, value)
             for start in range(0, len(samples), _BLOCK):
                 file.write(samples[start : start + _BLOCK])
     except (soundfile.SoundFileError, TypeError, ValueError) as error:
         raise AudioError(f"cannot write .{format} at {sample_rate} Hz: {_reason(error)}") from error
     data = buffer.getvalue()
     if format == "ogg":
-        return ogg.with_serial(data)
-    return riff.with_comment(data, comment) if comment and format == "wav" else data
+        return containers.with_serial(data)
+    if format == "mp3" and tags:
+        return containers.with_id3(data, tags)
+    return containers.with_tags(data, tags) if format == "wav" and tags else data
 
 
 def _encode_lossy(
-    samples: Wave, sample_rate: int, format: str, subtype: str, comment: str | None
+    samples: Wave, sample_rate: int, format: str, subtype: str, tags: Mapping[str, str]
 ) -> bytes:
     """Encode so that the decoded wave does not clip: a lossy codec overshoots the peak it got."""
     ceiling = LOUDNESS_CEILING
     while True:
-        data = _encode(limit_peak(samples, ceiling), sample_rate, format, subtype, comment)
+        data = _encode(limit_peak(samples, ceiling), sample_rate, format, subtype, tags)
         decoded, _ = soundfile.read(io.BytesIO(data), dtype="float32")
         peak = float(np.abs(decoded).max(initial=0.0))
         if peak <= 1:

@@ -30,12 +30,12 @@ _INVERSION_STEPS = 24
 class MelConfig(Config):
     """Every constant of the mel front end; the defaults are the published ones."""
 
-    sample_rate: int = Field(default=22050, gt=0)
-    n_fft: int = Field(default=1024, ge=4, multiple_of=2)
-    hop_length: int = Field(default=256, gt=0)
-    n_mels: int = Field(default=80, gt=0)
-    fmin: float = Field(default=125.0, ge=0)
-    fmax: float = Field(default=7600.0, gt=0)
+    sample_rate: int = Field(default=22050, ge=1, le=192_000)
+    n_fft: int = Field(default=1024, ge=4, le=16_384, multiple_of=2)
+    hop_length: int = Field(default=256, ge=1, le=4096)
+    n_mels: int = Field(default=80, ge=1, le=512)
+    fmin: float = Field(default=125.0, ge=0, le=96_000)
+    fmax: float = Field(default=7600.0, gt=0, le=96_000)
     padding: Padding = "reflect"
 
     @model_validator(mode="after")
@@ -143,7 +143,7 @@ def denormalise(mel: Tensor) -> Tensor:
 def mel_basis(config: MelConfig) -> Tensor:
     """Slaney's triangular filters, each of unit area in Hz: [n_mels, bins], float32."""
     edges = band_edges(config)
-    bins = torch.linspace(0, config.sample_rate / 2, config.bins, dtype=torch.float64)
+    bins = torch.linspace(0, config.sample_rate / 2, config.bins, dtype=edges.dtype, device="cpu")
     left, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising = (bins - left) / (centre - left)
     falling = (right - bins) / (right - centre)
@@ -153,9 +153,11 @@ def mel_basis(config: MelConfig) -> Tensor:
 
 def band_edges(config: MelConfig) -> Tensor:
     """Frequencies in Hz [n_mels + 2]: band i rises from entry i over i + 1 and falls to i + 2."""
-    limits = torch.tensor([config.fmin, config.fmax], dtype=torch.float64)
+    # On the CPU even where a module is only sketched (`weights.build_with`): the values count.
+    limits = torch.tensor([config.fmin, config.fmax], dtype=torch.float64, device="cpu")
     low, high = _hz_to_mel(limits).tolist()
-    return _mel_to_hz(torch.linspace(low, high, config.n_mels + 2, dtype=torch.float64))
+    marks = torch.linspace(low, high, config.n_mels + 2, dtype=torch.float64, device="cpu")
+    return _mel_to_hz(marks)
 
 
 # Slaney's scale: linear below 1 kHz (200/3 Hz a mel), logarithmic above (27 mels to 6.4 kHz).

@@ -53,7 +53,7 @@ def istft(
 
 
 def window_envelope(window: Tensor, hop_length: int, frames: int) -> Tensor:
-    """The sum of the squared windows of so many frames: [1, n_fft + (frames - 1) * hop_length]."""
+    """The sum of the squared windows of `frames` frames: [1, n_fft + (frames - 1) * hop_length]."""
     return overlap_add(window.square().expand(1, frames, -1), hop_length)
 
 

@@ -1,6 +1,6 @@
 """The manifest of a folder of sounds: a JSON line for each, with its seed and checksum.
 
-Lines are appended as sounds are finished, so that a killed job goes on where it stood; at the end
+Lines are appended as sounds are finished, so that a killed job resumes where it stopped; at the end
 the file is put in the order of the rows. It holds nothing that changes from run to run.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from diffsound.errors import DataError
-from diffsound.files import atomic_write, sha256
+from diffsound.files import atomic_write, parse_json, read_text, sha256
 
 MANIFEST = "manifest.jsonl"
 FAILURES = "failures.jsonl"
@@ -25,7 +25,7 @@ def read_manifest(folder: str | Path) -> dict[str, Entry]:
     """The entries by file name; what a kill left unfinished is not there."""
     path = Path(folder) / MANIFEST
     try:
-        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        lines = read_text(path, limit=2**30).rstrip("\n").split("\n")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -35,13 +35,15 @@ def read_manifest(folder: str | Path) -> dict[str, Entry]:
         return entries
     for number, line in enumerate(lines, 1):
         try:
-            entry = json.loads(line)
-            entries[str(entry["file"])] = entry
+            entry = parse_json(line)
+            if not isinstance(entry["file"], str):
+                raise TypeError("a file's name is a text")
+            entries[entry["file"]] = entry
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):  # cut off by a kill; that sound is made again
                 break
             raise DataError(
-                f"{path}, line {number} is damaged; delete the file to make all sounds anew"
+                f"{path}, line {number} is damaged; delete the file to make all sounds again"
             ) from error
     return entries
 

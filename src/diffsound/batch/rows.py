@@ -9,57 +9,54 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import Field
+from pydantic import Field, create_model
 
-from diffsound.config import Config, parse_config
+from diffsound.config import Config, parse_config, shown
 from diffsound.errors import ConfigError, DataError
-from diffsound.names import slug
+from diffsound.files import parse_json, read_text
+from diffsound.generation.names import slug
+from diffsound.generation.settings import (
+    MAX_SEED,
+    SETTINGS,
+    SHORT_SEEDS,
+    TAKES,
+    GivenSettings,
+    optional,
+    short_name,
+)
 
-MAX_SEED = 2**63 - 1
-_SHORT_SEEDS = 2**32
 
-
-class Row(Config):
-    """One row, with the names of the command line's options. Values the model alone can judge (a
-    duration it cannot make) are left to it; they fail that row and no other."""
+class _Named(Config):
+    """What a row says besides settings."""
 
     prompt: str
     name: str | None = Field(default=None, pattern=r"^[\w][\w .-]{0,120}$")
-    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
-    duration: float | None = None
-    negative: str | None = None
-    candidates: int | None = Field(default=None, ge=1, le=100)
-    keep: int | None = Field(default=None, ge=1)
-    steps: int | None = None
-    guidance: float | None = None
-    sampler: str | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    truncation: float | None = None
-    best_of: int | None = None
-    layered: bool | None = None
 
 
-# The row's names of a SamplingSettings field.
-_SAMPLING = {
-    "steps": "num_inference_steps",
-    "guidance": "guidance_scale",
-    "sampler": "sampler",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "truncation": "truncation",
-    "best_of": "best_of",
-    "layered": "layered",
-}
+if TYPE_CHECKING:
+
+    class BatchRow(_Named):
+        """One row: a prompt and any settings, with the names of the command line's options."""
+
+        seed: int | None
+        candidates: int | None
+        keep: int | None
+
+else:
+    BatchRow = create_model(
+        "BatchRow",
+        __base__=_Named,
+        **{short_name(name): optional(field) for name, field in (TAKES | SETTINGS).items()},
+    )
 
 
 @dataclass(frozen=True)
-class Request:
+class RowTask:
     """A row, complete: what to make, and the files it goes to.
 
     line: the row's line in the file of prompts. seeds: one per candidate. files: one per seed;
@@ -70,38 +67,38 @@ class Request:
     prompt: str
     seeds: tuple[int, ...]
     files: tuple[str, ...]
-    duration: float | None
-    negative: str | None
-    sampling: Mapping[str, Any]
+    settings: GivenSettings
     keep: int | None = None
 
     @property
-    def settings(self) -> tuple[Any, ...]:
+    def group(self) -> tuple[Any, ...]:
         """Equal for requests that can run in one micro-batch."""
-        return (self.duration, self.negative, tuple(sorted(self.sampling.items())))
+        rest: dict[str, Any] = dict(self.settings)
+        first = rest.pop("duration", None), rest.pop("negative_prompt", None)
+        return (*first, tuple(sorted(rest.items())))
 
     def key(self, place: int, context: str) -> str:
         """The identity of one of its sounds; `context` is what else they depend on."""
         chosen = self.seeds[place] if self.keep is None else [self.seeds, self.keep, place]
-        parts = [self.prompt, chosen, *self.settings, context]
+        parts = [self.prompt, chosen, *self.group, context]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def read_requests(path: str | Path, file_format: str, **defaults: Any) -> list[Request]:
+def read_requests(path: str | Path, file_format: str, **defaults: Any) -> list[RowTask]:
     """Every row of a file, with seeds and file names; what is wrong is named with its line.
 
-    defaults: values of Row fields for rows that leave them out. A row without a seed gets one made
-    from its prompt, so that a second run makes the same sounds: the n-th row with a prompt always
-    the same, wherever it stands.
+    defaults: values for the rows that leave them out, by the names of `BatchRow`. A row without a
+    seed gets one made from its prompt, so that a second run makes the same sounds: the n-th row
+    with a prompt always gets the same one, wherever it stands.
     """
     shared = {name: value for name, value in defaults.items() if value is not None}
     path = Path(path)
-    requests: list[Request] = []
+    requests: list[RowTask] = []
     repeats: dict[str, int] = {}
     written: dict[str, int] = {}
     for line, values in _read(path):
         try:
-            row = parse_config(Row, shared | values, source=f"{path}, line {line}")
+            row = parse_config(BatchRow, shared | values, source=f"{path}, line {line}")
         except ConfigError as error:
             raise DataError(str(error)) from error
         occurrence = repeats.setdefault(row.prompt, 0)
@@ -123,27 +120,27 @@ def read_requests(path: str | Path, file_format: str, **defaults: Any) -> list[R
     return requests
 
 
-def _request(line: int, row: Row, occurrence: int, file_format: str) -> Request:
+def _request(line: int, row: BatchRow, occurrence: int, file_format: str) -> RowTask:
     seed = _seed(row.prompt, occurrence) if row.seed is None else row.seed
     seeds = tuple((seed + place) % (MAX_SEED + 1) for place in range(row.candidates or 1))
     if row.keep is None and row.name is None:
         stems = [f"{slug(row.prompt)}-{one}" for one in seeds]
     else:
         stems = _numbered(row.name or f"{slug(row.prompt)}-{seed}", row.keep or len(seeds))
-    return Request(
+    return RowTask(
         line=line,
         prompt=row.prompt,
         seeds=seeds,
         files=tuple(f"{stem}.{file_format}" for stem in stems),
-        duration=row.duration,
-        negative=row.negative,
-        sampling={
-            theirs: getattr(row, ours)
-            for ours, theirs in _SAMPLING.items()
-            if getattr(row, ours) is not None
-        },
+        settings=given_settings(row),
         keep=row.keep,
     )
+
+
+def given_settings(row: BatchRow) -> GivenSettings:
+    """The settings that a row has, by Python's names."""
+    values = {name: getattr(row, short_name(name)) for name in SETTINGS}
+    return cast(GivenSettings, {name: v for name, v in values.items() if v is not None})
 
 
 def _numbered(stem: str, count: int) -> list[str]:
@@ -152,7 +149,7 @@ def _numbered(stem: str, count: int) -> list[str]:
 
 def _seed(prompt: str, occurrence: int) -> int:
     digest = hashlib.sha256(f"{occurrence}\n{prompt}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") % _SHORT_SEEDS
+    return int.from_bytes(digest[:8], "big") % SHORT_SEEDS
 
 
 def _read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -163,7 +160,7 @@ def _read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(f"cannot tell what {path} holds; name it .jsonl, .csv or .txt")
     try:
         # utf-8-sig: spreadsheets begin their CSV with a byte-order mark.
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, "utf-8-sig")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -176,7 +173,7 @@ def _jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not content.strip():
             continue
         try:
-            values = json.loads(content)
+            values = parse_json(content)
         except ValueError as error:
             raise DataError(f"{path}, line {line} is not JSON: {error}") from error
         if not isinstance(values, dict):
@@ -198,17 +195,19 @@ def _csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise DataError(
                     f"{path}, line {line} has {len(cells)} cells, the header {len(header)}"
                 )
-            yield line, {n: c for n, c in zip(header, cells, strict=True) if c.strip()}
+            # An empty cell leaves its setting out; an empty prompt fails alone, as in JSONL.
+            row = zip(header, cells, strict=True)
+            yield line, {name: cell for name, cell in row if cell.strip() or name == "prompt"}
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num} is not CSV: {error}") from error
 
 
 def _check_header(path: Path, header: Iterable[str]) -> None:
     """Unknown columns are all named at once: a typo must not silently change the sounds."""
-    known = tuple(Row.model_fields)
+    known = tuple(BatchRow.model_fields)
     unknown = [name for name in header if name not in known]
     if unknown:
-        listed = ", ".join(f"'{name}'" for name in unknown)
+        listed = ", ".join(f"'{shown(name)}'" for name in unknown[:10])
         raise DataError(f"{path} has the unknown columns {listed}; there are: {', '.join(known)}")
     if "prompt" not in header:
         raise DataError(f"{path} has no column 'prompt'")

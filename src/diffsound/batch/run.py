@@ -1,4 +1,4 @@
-"""Bulk generation: rows in, sounds and a manifest out; stopped at any moment, it goes on later.
+"""Bulk generation: rows in, sounds and a manifest out; it can be stopped and resumed at any time.
 
     generate_batch("prompts.jsonl", "out")
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain
@@ -18,19 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
-from diffsound.batch.rows import Request, read_requests
-from diffsound.choosing import check_ranks
+from diffsound.batch.rows import RowTask, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256
-from diffsound.names import FORMATS
+from diffsound.generation.names import FORMATS
+from diffsound.generation.settings import renamed, short_name
+from diffsound.model.bundle import check_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from diffsound.pipeline import TextToSound
-    from diffsound.sound import Sound
+    from diffsound.generation.pipeline import TextToSound
+    from diffsound.generation.sound import Sound
 
 MAX_LANES = 8
+_LOCK = "batch.lock"
 # Requests handed out together: to an accelerator they are one micro-batch (which the pipeline cuts
 # to its memory), to a machine of a cluster one task.
 _TOGETHER = {"cpu": 1, "cluster": 4, "accelerator": 32}
@@ -82,7 +85,7 @@ class Maker:
         load_pipeline(self.bundle, self.device, self.backend)
 
     def __call__(
-        self, requests: Sequence[Request], stopped: Callable[[], bool] = lambda: False
+        self, requests: Sequence[RowTask], stopped: Callable[[], bool] = lambda: False
     ) -> Outcome:
         """Make requests of equal settings; a row that fails does not take others with it."""
         pipeline = load_pipeline(self.bundle, self.device, self.backend)
@@ -108,10 +111,10 @@ class Maker:
         )
 
     def _generate(
-        self, pipeline: TextToSound, requests: Sequence[Request], stopped: Callable[[], bool]
+        self, pipeline: TextToSound, requests: Sequence[RowTask], stopped: Callable[[], bool]
     ) -> list[list[Sound]]:
         """The sounds of each request, in the order of its files."""
-        from diffsound.jobs import Job
+        from diffsound.generation.jobs import Job
         from diffsound.text.clean import clean_prompt
 
         def on_step(share: float, tokens: Tensor) -> None:
@@ -122,10 +125,8 @@ class Maker:
         sounds = iter(
             pipeline.run_jobs(
                 [Job(clean_prompt(r.prompt), seed) for r in requests for seed in r.seeds],
-                duration=first.duration,
-                negative_prompt=first.negative,
                 callback=on_step,
-                **first.sampling,
+                **first.settings,
             )
         )
         made = [[next(sounds) for _ in request.seeds] for request in requests]
@@ -134,7 +135,7 @@ class Maker:
             for request, takes in zip(requests, made, strict=True)
         ]
 
-    def _save(self, sound: Sound, request: Request, place: int) -> manifest.Entry:
+    def _save(self, sound: Sound, request: RowTask, place: int) -> manifest.Entry:
         path = sound.save(Path(self.folder) / request.files[place], loudness=self.loudness)
         score = {} if sound.score is None else {"score": round(sound.score, 4)}
         return {
@@ -151,7 +152,7 @@ class Maker:
 @cache
 def load_pipeline(bundle: str | None, device: str, backend: str | None) -> TextToSound:
     """One per process, however many chunks of work it gets."""
-    from diffsound.pipeline import TextToSound
+    from diffsound.generation.pipeline import TextToSound
 
     return TextToSound.from_pretrained(bundle, device=device, backend=backend)
 
@@ -177,8 +178,8 @@ def generate_batch(
     What an earlier run made is kept when its checksum still holds. Rows that fail are tried once
     more at the end, then listed in the report and in failures.jsonl.
 
-    engine, workers, address: "local" with so many lanes (default: a core each), or "ray" with a
-    cluster's address. progress: called with the share done. defaults: fields of `rows.Row` for
+    engine, workers, address: "local" with this many lanes (default: one per core), or "ray" with a
+    cluster's address. progress: called with the share done. defaults: fields of `rows.BatchRow` for
     the rows that leave them out.
     """
     if file_format not in FORMATS:
@@ -195,38 +196,39 @@ def generate_batch(
         loudness=loudness,
         context=_context(bundle, backend, file_format, loudness),
     )
-    entries = manifest.read_manifest(folder)
-    kept = {
-        request.files[place]: entries[request.files[place]]
-        for request in requests
-        for place in range(len(request.files))
-        if manifest.is_made(
-            folder, entries.get(request.files[place]), request.key(place, maker.context)
-        )
-    }
-    missing = list(_without(requests, kept))
-    if not overwrite:
-        _check_free(folder, missing)
-    manifest.write(folder, entries.values())  # without the line a kill may have left unfinished
+    with _held(folder):
+        entries = manifest.read_manifest(folder)
+        kept = {
+            request.files[place]: entries[request.files[place]]
+            for request in requests
+            for place in range(len(request.files))
+            if manifest.is_made(
+                folder, entries.get(request.files[place]), request.key(place, maker.context)
+            )
+        }
+        missing = list(_without(requests, kept))
+        if not overwrite:
+            _check_free(folder, missing)
+        manifest.write(folder, entries.values())  # without the line a kill may have left unfinished
 
-    run = _runner(engine, workers, address, device)
-    failed, made = _first_and_again(run, maker, missing, folder, progress)
-    entries |= made
-    ours = [name for request in requests for name in request.files if name in entries]
-    others = [entry for name, entry in entries.items() if name not in set(ours)]
-    manifest.write(folder, [*others, *(entries[name] for name in ours)])
-    manifest.write(folder, map(asdict, failed), manifest.FAILURES)
-    anew = {name for request in missing for name in request.files}
-    return BatchReport(made=len(made), kept=len(kept.keys() - anew), failures=tuple(failed))
+        run = _runner(engine, workers, address, device)
+        failed, made = _first_and_again(run, maker, missing, folder, progress)
+        entries |= made
+        ours = [name for request in requests for name in request.files if name in entries]
+        others = [entry for name, entry in entries.items() if name not in set(ours)]
+        manifest.write(folder, [*others, *(entries[name] for name in ours)])
+        manifest.write(folder, map(asdict, failed), manifest.FAILURES)
+        again = {name for request in missing for name in request.files}
+        return BatchReport(made=len(made), kept=len(kept.keys() - again), failures=tuple(failed))
 
 
-Run = Callable[[Maker, Sequence[Request]], Iterator[Outcome]]
+Run = Callable[[Maker, Sequence[RowTask]], Iterator[Outcome]]
 
 
 def _first_and_again(
     run: Run,
     maker: Maker,
-    requests: Sequence[Request],
+    requests: Sequence[RowTask],
     folder: Path,
     progress: Callable[[float], None] | None,
 ) -> tuple[list[Failure], dict[str, manifest.Entry]]:
@@ -268,24 +270,24 @@ def _runner(engine: str, workers: int | None, address: str | None, device: str) 
     else:
         count, together = workers or 1, _TOGETHER["accelerator"]
 
-    def run(maker: Maker, requests: Sequence[Request]) -> Iterator[Outcome]:
+    def run(maker: Maker, requests: Sequence[RowTask]) -> Iterator[Outcome]:
         yield from Lanes(count).map(maker, _together(requests, together))
 
     return run
 
 
-def _together(requests: Iterable[Request], size: int) -> Iterator[list[Request]]:
+def _together(requests: Iterable[RowTask], size: int) -> Iterator[list[RowTask]]:
     """Requests of equal settings in chunks of at most `size`."""
-    waiting: dict[tuple[Any, ...], list[Request]] = {}
+    waiting: dict[tuple[Any, ...], list[RowTask]] = {}
     for request in requests:
-        chunk = waiting.setdefault(request.settings, [])
+        chunk = waiting.setdefault(request.group, [])
         chunk.append(request)
         if len(chunk) == size:
-            yield waiting.pop(request.settings)
+            yield waiting.pop(request.group)
     yield from waiting.values()
 
 
-def _without(requests: Iterable[Request], kept: dict[str, Any]) -> Iterator[Request]:
+def _without(requests: Iterable[RowTask], kept: dict[str, Any]) -> Iterator[RowTask]:
     """The requests with only those of their sounds that are not there yet.
 
     The best of some candidates are found among all of them: such a request stays whole.
@@ -302,7 +304,7 @@ def _without(requests: Iterable[Request], kept: dict[str, Any]) -> Iterator[Requ
             )
 
 
-def _check_free(folder: Path, requests: Iterable[Request]) -> None:
+def _check_free(folder: Path, requests: Iterable[RowTask]) -> None:
     """Refuse to write over a file that holds another sound."""
     for request in requests:
         for place, name in enumerate(request.files):
@@ -315,24 +317,48 @@ def _check_free(folder: Path, requests: Iterable[Request]) -> None:
                 )
 
 
-def _same_recipe(path: Path, request: Request, seeds: Sequence[int]) -> bool:
+def _same_recipe(path: Path, request: RowTask, seeds: Sequence[int]) -> bool:
     """Whether the file says it was made by this request: a kill came before its manifest line."""
-    from diffsound.audio.io import read_metadata
+    from diffsound.generation.recipes import read_recipe
     from diffsound.text.clean import clean_text
 
     try:
-        recipe = json.loads(read_metadata(path).get("diffsound", "null"))
+        recipe = read_recipe(path)
         asked: dict[str, Any] = {"prompt": clean_text(request.prompt)}
     except (DiffsoundError, ValueError):
         return False
-    if request.duration is not None:
-        asked["duration"] = request.duration
-    asked |= request.sampling
+    asked |= {name: v for name, v in request.settings.items() if name != "negative_prompt"}
     return (
-        isinstance(recipe, dict)
+        recipe is not None
         and recipe.get("seed") in seeds
         and all(recipe.get(name) == value for name, value in asked.items())
     )
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep other batches out of the folder: two would overwrite each other's manifest.
+
+    The kernel releases the lock when its holder dies, so a killed batch never has to be unlocked.
+    """
+    from filelock import FileLock, Timeout
+
+    path = folder / _LOCK
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise AudioError(
+            f"another batch is writing to {folder}; wait for it or choose another folder"
+        ) from None
+    except OSError as error:
+        raise AudioError(f"cannot write to {folder}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
 
 
 def _make_folder(folder: Path) -> Path:
@@ -347,15 +373,16 @@ def _context(
     bundle: str | Path | None, backend: str | None, file_format: str, loudness: float | None
 ) -> str:
     """What all sounds depend on besides their requests; a bundle's config has its checksums."""
-    from diffsound.bundle import CONFIG_FILE, read_config, resolve
+    from diffsound.model.bundle import resolve
+    from diffsound.model.config import CONFIG_FILE, read_config
 
     source = resolve(bundle)
     read_config(source)
     return json.dumps([sha256(source / CONFIG_FILE), backend, file_format, loudness])
 
 
-def _failure(request: Request, error: Exception) -> Failure:
-    reason = " ".join(str(error).split()) or type(error).__name__
+def _failure(request: RowTask, error: Exception) -> Failure:
+    reason = " ".join(renamed(str(error), short_name).split()) or type(error).__name__
     if not isinstance(error, DiffsoundError):
         reason = f"{type(error).__name__}: {reason}"
     return Failure(request.line, request.prompt, reason)

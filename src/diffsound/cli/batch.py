@@ -11,7 +11,7 @@ import typer
 
 from diffsound.cli import options
 from diffsound.cli.main import INTERRUPTED
-from diffsound.cli.progress import progress_bar
+from diffsound.cli.output import progress_bar
 
 SOME_FAILED = 1
 
@@ -24,7 +24,9 @@ def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for sounds and manifest.")],
     file_format: Annotated[str, typer.Option("--format", help="wav, flac, ogg or mp3.")] = "wav",
     duration: options.Duration = None,
-    candidates: Annotated[int | None, typer.Option(help="How many takes of each row.")] = None,
+    candidates: Annotated[
+        int | None, typer.Option("--candidates", "-n", help="Number of sounds per row.")
+    ] = None,
     keep: options.Keep = None,
     loudness: options.Loudness = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
@@ -36,13 +38,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: options.Quiet = False,
     *,
-    sampling: options.SamplingOptions,
+    settings: options.SettingOptions,
     model: options.ModelOptions,
 ) -> None:
-    """Make many sounds from a file of prompts; run it again to go on where it stopped.
+    """Make many sounds from a file of prompts; run it again to resume where it stopped.
 
-    Rows may have: prompt, name, seed, duration, candidates, keep, negative, steps, guidance,
-    sampler, temperature, top_k, truncation. Options are for the rows that leave them out.
+    A row has a prompt, and may have a name and any of these options by their names; options are
+    for the rows that leave them out.
 
     \b
     Examples:
@@ -69,19 +71,20 @@ def command(
                 duration=duration,
                 candidates=candidates,
                 keep=keep,
-                **asdict(sampling),
+                **asdict(settings),
                 **options.given(backend=model.backend),
             )
     except KeyboardInterrupt:
-        typer.echo("interrupted; what is made is listed, run it again to go on", err=True)
+        typer.echo("interrupted; run it again to resume", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         failures = [vars(failure) for failure in report.failures]
         shown = {"made": report.made, "kept": report.kept, "failures": failures}
         typer.echo(json.dumps(shown, ensure_ascii=False))
     elif not quiet:
-        already = f", {report.kept} were there already" if report.kept else ""
-        typer.echo(f"{out}: {report.made} sounds made{already}")
+        already = f", {report.kept} already there" if report.kept else ""
+        made = "1 sound" if report.made == 1 else f"{report.made} sounds"
+        typer.echo(f"{out}: {made} made{already}")
     for failure in report.failures:
         typer.echo(f"failed: line {failure.line}: {failure.error}", err=True)
     if report.failures:

@@ -14,7 +14,7 @@ from diffsound.cli import options
 @options.spread
 def command(
     duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds of sound.")] = 10.0,
-    repeats: Annotated[int, typer.Option(help="The median of so many runs counts.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of runs; the median counts.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
     model: options.ModelOptions,
@@ -27,7 +27,7 @@ def command(
       diffsound bench --duration 2 --repeats 5 --json
       diffsound bench -b my-bundle --backend onnx
     """
-    from diffsound.bench import measure
+    from diffsound.generation.bench import measure
 
     times = measure(
         model.bundle,

@@ -32,7 +32,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a bundle is made of."""
-    from diffsound.bundle import describe
+    from diffsound.model.bundle import describe
 
     description = describe(bundle)
     if as_json:
@@ -46,8 +46,8 @@ def inspect(
 @app.command()
 def verify(bundle: BundleArgument = None) -> None:
     """Check every file's checksum and that the stages fit each other."""
-    from diffsound.bundle import resolve
-    from diffsound.bundle import verify as check
+    from diffsound.model.bundle import resolve
+    from diffsound.model.bundle import verify as check
 
     folder = resolve(bundle)
     problems = check(folder)
@@ -129,11 +129,11 @@ def export(
       diffsound bundle export my-bundle --onnx
       diffsound bundle export --onnx --int8 --out fast && diffsound "rain" -b fast --backend onnx
     """
-    from diffsound.bundle import Bundle, copy_bundle, resolve
+    from diffsound.model.bundle import Bundle, copy_bundle, resolve
 
     if not onnx:
         fail("say what to export to: --onnx")
-    from diffsound.export.onnx import export_onnx, require_onnx
+    from diffsound.model.onnx_export import export_onnx, require_onnx
 
     require_onnx()
     source = resolve(bundle)
@@ -174,7 +174,7 @@ def import_(
     """Make a bundle from published checkpoints (Diffsound or AR, VQ-VAE, MelGAN)."""
     import torch
 
-    from diffsound.importing import import_published
+    from diffsound.model.published import import_published
 
     if (out / "config.json").exists():
         fail(f"{out} already holds a bundle; choose another folder")

@@ -1,4 +1,4 @@
-"""`diffsound data`: from recordings to training shards, and a look at what is there."""
+"""`diffsound data`: turn recordings into training shards and inspect them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from diffsound.cli import options
-from diffsound.cli.progress import progress_bar
+from diffsound.cli.output import progress_bar
 
 if TYPE_CHECKING:
     from diffsound.data.index import ShardInfo
@@ -30,7 +30,7 @@ Examples:
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
-Prepared = Annotated[Path, typer.Argument(help="A folder made by `diffsound data prepare`.")]
+Prepared = Annotated[Path, typer.Argument(help="Folder made by `diffsound data prepare`.")]
 EngineOption = Annotated[
     Literal["processes", "serial", "ray"], typer.Option("--engine", help="Where the work runs.")
 ]
@@ -46,40 +46,39 @@ def prepare(
         str,
         typer.Argument(
             help="KIND:PATH, with KIND one of audioset, audiocaps, esc50, clotho, folder, corpus; "
-            "or a path alone, whose kind is then seen from its files."
+            "or a path alone, whose kind is detected from its files."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the shards.")],
     audio: Annotated[
-        Path | None, typer.Option(help="Folder or tar with the audio, if not beside the metadata.")
+        Path | None, typer.Option(help="Folder or tar with the audio, if not next to the metadata.")
     ] = None,
     captions: Annotated[
-        Path | None, typer.Option(help="Captions of a folder: CSV or JSON lines.")
+        Path | None, typer.Option(help="Caption table of a folder: CSV or JSON lines.")
     ] = None,
     licences: Annotated[
-        str | None, typer.Option(help="Take only these licences, such as cc0,cc-by.")
+        str | None, typer.Option(help="Use only these licences, such as cc0,cc-by.")
     ] = None,
-    licence: Annotated[
-        str | None, typer.Option(help="Licence of clips that state none of their own.")
-    ] = None,
+    licence: Annotated[str | None, typer.Option(help="Licence of clips that state none.")] = None,
     author: Annotated[str, typer.Option(help="Author of clips that state none.")] = "",
     valid_share: Annotated[
-        float, typer.Option(help="Share of a folder's clips put aside as the split 'valid'.")
+        float, typer.Option(help="Share of a folder's clips for the split 'valid'.")
     ] = 0.0,
     max_seconds: Annotated[float, typer.Option(help="Longest clip.")] = 10.0,
     min_seconds: Annotated[float, typer.Option(help="Shorter clips are rejected.")] = 0.05,
     long: Annotated[
-        Literal["crop", "split"], typer.Option(help="Longer clips: keep the first part, or all.")
+        Literal["crop", "split"],
+        typer.Option(help="Longer clips: crop or split them."),
     ] = "crop",
     fit: Annotated[
         Literal["none", "pad", "loop"],
-        typer.Option(help="Bring shorter clips to --max-seconds by silence or by looping."),
+        typer.Option(help="Extend shorter clips to --max-seconds with silence or by looping."),
     ] = "none",
     trim_db: Annotated[
-        float | None, typer.Option(help="Cut ends this far below the peak, such as 50.")
+        float | None, typer.Option(help="Trim ends this many dB below the peak, such as 50.")
     ] = None,
     loudness: options.Loudness = None,
-    store_mel: Annotated[bool, typer.Option(help="Keep mels in the shards too.")] = False,
+    store_mel: Annotated[bool, typer.Option(help="Store mels in the shards too.")] = False,
     paraphrases: Annotated[
         bool | None,
         typer.Option(
@@ -89,7 +88,7 @@ def prepare(
         ),
     ] = None,
     full_band: Annotated[
-        bool, typer.Option("--full-band", help="Mel bands up to 11 kHz, not to the paper's 7.6.")
+        bool, typer.Option("--full-band", help="Mel bands up to 11 kHz instead of the paper's 7.6.")
     ] = False,
     clips_per_shard: Annotated[int, typer.Option(help="Clips in one tar file.")] = 256,
     engine: EngineOption = "processes",
@@ -97,7 +96,7 @@ def prepare(
     address: Address = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Turn a data set into tar shards of 22.05 kHz mono clips. A rerun does what is missing."""
+    """Turn a data set into tar shards of 22.05 kHz mono clips; a rerun adds what is missing."""
     from diffsound.audio.mel import MelConfig
     from diffsound.config import parse_config
     from diffsound.data.clip import PrepareSettings
@@ -137,7 +136,7 @@ def prepare(
     index = result.index
     typer.echo(
         f"{out}: {index.clips} clips, {index.seconds / 3600:.2f} h in {len(index.shards)} shards; "
-        f"{len(index.rejected)} rejected, {len(index.near_duplicates)} groups of look-alikes, "
+        f"{len(index.rejected)} rejected, {len(index.near_duplicates)} groups of near-duplicates, "
         f"{len(index.notes)} notes"
     )
     typer.echo(
@@ -152,8 +151,8 @@ def credits(
     folder: Prepared,
     split: Annotated[str | None, typer.Option(help="Only the clips of this split.")] = None,
 ) -> None:
-    """Print whom to thank: every author, with licences and addresses, as Markdown."""
-    from diffsound.data.credits import credits as write
+    """Print the credits as Markdown: every author, with licences and addresses."""
+    from diffsound.data.licences import credits as write
     from diffsound.data.shards import PreparedData
 
     data = PreparedData.open(folder)
@@ -164,10 +163,10 @@ def credits(
 @app.command()
 def mix(
     folder: Prepared,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the scenes' shards.")],
-    count: Annotated[int, typer.Option(help="Scenes to mix.")] = 1000,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the shards of the scenes.")],
+    count: Annotated[int, typer.Option(help="Number of scenes.")] = 1000,
     seed: Annotated[int, typer.Option(help="Same seed, same scenes.")] = 0,
-    split: Annotated[str, typer.Option(help="Which clips to mix.")] = "train",
+    split: Annotated[str, typer.Option(help="Split whose clips are mixed.")] = "train",
     seconds: Annotated[float, typer.Option(help="Length of a scene.")] = 10.0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a setting: --set distance=0.3")
@@ -176,9 +175,8 @@ def mix(
 ) -> None:
     """Mix soundscapes of one to four events, with true captions and timelines."""
     from diffsound.config import apply_overrides, parse_config
-    from diffsound.data.scenes import write_scenes
     from diffsound.data.shards import PreparedData
-    from diffsound.data.soundscape import SceneConfig
+    from diffsound.data.soundscape import SceneConfig, write_scenes
 
     values = apply_overrides({"seconds": seconds}, set_ or [])
     config = parse_config(SceneConfig, values, source="options")
@@ -198,12 +196,15 @@ def tokenize(
     codec: Annotated[
         str | None,
         typer.Option(
-            "--codec", "--bundle", "-b", help="A codec's run or a bundle; the bundled model's else."
+            "--codec",
+            "--bundle",
+            "-b",
+            help="Run of a codec, or a bundle; default: the bundled one.",
         ),
     ] = None,
-    variants: Annotated[int, typer.Option(help="Alignments in time stored per clip.")] = 1,
+    variants: Annotated[int, typer.Option(help="Number of alignments stored per clip.")] = 1,
     seconds: Annotated[
-        float | None, typer.Option(help="Length of every grid; the clip's own by default.")
+        float | None, typer.Option(help="Length of every grid; by default the clip's own.")
     ] = None,
     speed: Annotated[
         float, typer.Option(help="Largest change of speed of the variants; 0.06 is a semitone.")
@@ -214,11 +215,11 @@ def tokenize(
     quiet: options.Quiet = False,
 ) -> None:
     """Store the clips' tokens under a trained codec, for training a decoder."""
-    from diffsound.bundle import resolve
     from diffsound.config import parse_config
+    from diffsound.data.derived import TokenizeSettings
+    from diffsound.data.derived import tokenize as run
     from diffsound.data.engines import make_engine
-    from diffsound.data.tokenize import TokenizeSettings
-    from diffsound.data.tokenize import tokenize as run
+    from diffsound.model.bundle import resolve
     from diffsound.training.frozen import load_codec
 
     values = {"variants": variants, "seconds": seconds, "speed": speed}
@@ -236,11 +237,11 @@ def tokenize(
 def encode_text(
     folder: Prepared,
     encoder: Annotated[
-        Literal["minilm", "clip", "bert"], typer.Option(help="Which text encoder.")
+        Literal["minilm", "clip", "bert"], typer.Option(help="Text encoder.")
     ] = "minilm",
     name: Annotated[str | None, typer.Option(help="Folder or hub id of its weights.")] = None,
     official: Annotated[
-        bool, typer.Option("--official", help="Read CLIP as the published code does.")
+        bool, typer.Option("--official", help="Use CLIP as the published code does.")
     ] = False,
     engine: EngineOption = "serial",
     workers: Workers = None,
@@ -248,7 +249,7 @@ def encode_text(
     quiet: options.Quiet = False,
 ) -> None:
     """Store the features of the clips' captions, for training a decoder."""
-    from diffsound.data.encode_text import encode_text as run
+    from diffsound.data.derived import encode_text as run
     from diffsound.data.engines import make_engine
     from diffsound.errors import InputError
     from diffsound.text.config import TextEncoderConfig
@@ -275,10 +276,10 @@ def encode_text(
 def inspect(
     folder: Prepared,
     html: Annotated[
-        Path | None, typer.Option(help="Where to write the page; FOLDER/report.html by default.")
+        Path | None, typer.Option(help="File for the page; by default FOLDER/report.html.")
     ] = None,
-    clips: Annotated[int, typer.Option(help="Clips to see and hear on the page; 0: no page.")] = 60,
-    seed: Annotated[int, typer.Option(help="Which clips.")] = 0,
+    clips: Annotated[int, typer.Option(help="Number of clips on the page; 0: no page.")] = 60,
+    seed: Annotated[int, typer.Option(help="Seed that chooses the clips.")] = 0,
     verify: Annotated[bool, typer.Option("--verify", help="Check every shard's checksum.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -299,7 +300,7 @@ def inspect(
     else:
         _print_table(summary)
     if clips > 0:
-        from diffsound.data.report import write_report
+        from diffsound.data.inspect import write_report
 
         target = html or folder / "report.html"
         write_report(data, target, clips=clips, seed=seed)
@@ -322,7 +323,7 @@ def _print_table(summary: Summary) -> None:
         "licences": _few(summary.licences),
         "rejected": f"{len(summary.rejected_clips)}"
         + (f": {_few(summary.rejected)}" if summary.rejected else ""),
-        "look-alikes": f"{len(summary.near_duplicates)} groups, "
+        "near-duplicates": f"{len(summary.near_duplicates)} groups, "
         f"{summary.duplicates_across_splits} across splits",
         "notes": str(len(summary.notes)),
         "shards": f"{summary.shards}, {summary.megabytes:g} MB",
@@ -370,7 +371,7 @@ def _shards_bar(folder: Path, label: str, quiet: bool) -> Iterator[Callable[[Sha
 
 @contextmanager
 def _counter(label: str, quiet: bool) -> Iterator[Callable[[Any], None]]:
-    """A running count of clips: a source is read as it goes, so its size is not known before."""
+    """A running count of clips; the size of a source is not known in advance."""
     import sys
 
     if quiet or not sys.stderr.isatty():

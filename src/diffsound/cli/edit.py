@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffsound.cli import options
-from diffsound.cli.making import make_sounds
-from diffsound.cli.output import Target
+from diffsound.cli.output import Target, make_sounds
+from diffsound.errors import InputError
 
 if TYPE_CHECKING:
-    from diffsound.sound import Sound
+    from diffsound.generation.sound import Sound
 
 HELP = """Change a clip: inpaint, extend or vary it.
 
 \b
 Examples:
-  diffsound edit inpaint rain.flac "a thunder clap" --start 2 --end 4 -o storm.flac
-  diffsound edit extend rain.flac "rain on a tin roof" --seconds 4
+  diffsound edit inpaint rain.flac "a dog barks" --start 2 --end 4 -o dog.flac
+  diffsound edit extend rain.flac --seconds 4
   diffsound edit vary rain.flac "heavy rain" --strength 0.4 --candidates 3
 """
 
@@ -28,6 +28,9 @@ app = typer.Typer(help=HELP, no_args_is_help=True)
 
 Clip = Annotated[Path, typer.Argument(help="The audio file to edit.")]
 Text = Annotated[str, typer.Argument(help="What to hear in the new part.")]
+OwnText = Annotated[
+    str | None, typer.Argument(help="What to hear; missing: what the file was made from.")
+]
 
 
 @app.command()
@@ -44,11 +47,11 @@ def inpaint(
     *,
     making: options.MakingOptions,
 ) -> None:
-    """Make a region anew; the rest stays the original recording.
+    """Regenerate a region; the rest stays the original recording.
 
     \b
     Example:
-      diffsound edit inpaint rain.flac "a thunder clap" --start 2 --end 4 -o storm.flac
+      diffsound edit inpaint rain.flac "a dog barks" --start 2 --end 4 -o dog.flac
     """
     _edit(
         lambda pipeline, **rest: pipeline.inpaint(
@@ -63,25 +66,26 @@ def inpaint(
 @options.spread
 def extend(
     clip: Clip,
-    text: Text,
-    seconds: Annotated[float, typer.Option(help="How much longer it gets.")],
+    text: OwnText = None,
     *,
+    seconds: Annotated[float, typer.Option(help="How much longer it gets.")],
     making: options.MakingOptions,
 ) -> None:
     """Continue a clip.
 
     \b
     Example:
-      diffsound edit extend rain.flac "rain on a tin roof" --seconds 4 -o longer.flac
+      diffsound edit extend rain.flac --seconds 4 -o longer.flac
     """
-    _edit(lambda pipeline, **rest: pipeline.extend(clip, text, seconds, **rest), text, making)
+    prompt = _prompt(clip, text)
+    _edit(lambda pipeline, **rest: pipeline.extend(clip, prompt, seconds, **rest), prompt, making)
 
 
 @app.command()
 @options.spread
 def vary(
     clip: Clip,
-    text: Text,
+    text: OwnText = None,
     strength: Annotated[float, typer.Option(help="0 keeps the clip, 1 makes a new one.")] = 0.5,
     *,
     making: options.MakingOptions,
@@ -92,9 +96,18 @@ def vary(
     Example:
       diffsound edit vary rain.flac "heavy rain" --strength 0.4 --candidates 3
     """
-    _edit(lambda pipeline, **rest: pipeline.vary(clip, text, strength, **rest), text, making)
+    prompt = _prompt(clip, text)
+    _edit(lambda pipeline, **rest: pipeline.vary(clip, prompt, strength, **rest), prompt, making)
+
+
+def _prompt(clip: Path, text: str | None) -> str:
+    from diffsound.generation.recipes import read_prompt
+
+    return read_prompt(clip) if text is None else text
 
 
 def _edit(draw: Callable[..., list[Sound]], text: str, making: options.MakingOptions) -> None:
-    target = Target(making.output, spectrogram=making.spectrogram, overwrite=making.overwrite)
-    make_sounds(draw, text, target, making)
+    for name in ("best_of", "chosen_after", "layered", "loop", "level"):
+        if getattr(making, name) is not None:
+            raise InputError(f"{options.option_name(name)} does not apply to an edit; leave it out")
+    make_sounds(draw, text, Target.asked(making), making)

@@ -8,81 +8,103 @@ from typing import Annotated, Any
 
 import typer
 
-HELP = """Measure a model: metrics, tables, listening test.
+HELP = """Measure a model: metrics, recognition, tables, listening test.
 
 \b
 Examples:
   diffsound evaluate run my-model --data data/mine --out eval/mine
-  diffsound evaluate steps "a dog barks" steps.gif
+  diffsound evaluate recognise my-model --data data/corpus --out eval/recognised
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
-Out = Annotated[Path, typer.Option("--out", help="Folder for what is written.")]
-Data = Annotated[Path, typer.Option("--data", help="A folder made by `data prepare`.")]
+BundleName = Annotated[str, typer.Argument(help="Bundle folder or hub id.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
+Data = Annotated[Path, typer.Option("--data", help="Folder made by `data prepare`.")]
 Judge = Annotated[
-    str | None, typer.Option("--classifier", help="A classifier's run; else the bundled one.")
-]
-Listener = Annotated[
-    str | None, typer.Option("--captioner", help="A captioner's run, for caption scores.")
+    str | None, typer.Option("--classifier", help="Classifier run; by default the bundled one.")
 ]
 CoreNLP = Annotated[
     Path | None,
     typer.Option("--corenlp", help="Folder of the Stanford CoreNLP 3.6.0 jars, for SPICE."),
 ]
 Sampling = Annotated[
-    list[str] | None, typer.Option("--set", help="Sampling: --set num_inference_steps=10")
+    list[str] | None,
+    typer.Option("--set", help="Sampling setting, e.g. --set num_inference_steps=10; repeatable."),
 ]
-Seed = Annotated[int, typer.Option(help="Same seed, same clips and sounds.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same clips and sounds.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
+EarPlug = Annotated[
+    Path | None,
+    typer.Option("--ear", help="Outside ear that listens as well: a .py, .onnx or .tflite file."),
+]
+EarClips = Annotated[
+    Path | None,
+    typer.Option(
+        "--ear-clips",
+        help="Real clips for the ear's probe: an .npz of embeddings, a prepared folder or a data "
+        "source.",
+    ),
+]
+EarFit = Annotated[
+    str, typer.Option("--ear-fit", help="Folds or splits the probe is fitted on, e.g. 1,2,3.")
+]
+EarReference = Annotated[
+    str, typer.Option("--ear-reference", help="Folds or splits distances are measured to, e.g. 4.")
+]
 
 
 @app.command()
 def run(
-    bundle: Annotated[str, typer.Argument(help="Bundle folder or hub id.")],
+    bundle: BundleName,
     data: Data,
     out: Out,
     classifier: Judge = None,
-    captioner: Listener = None,
+    captioner: Annotated[
+        str | None, typer.Option("--captioner", help="Captioner run, for caption scores.")
+    ] = None,
     corenlp: CoreNLP = None,
-    split: Annotated[str, typer.Option(help="Which clips are the truth.")] = "test",
-    clips: Annotated[int | None, typer.Option(help="How many of them; all by default.")] = None,
+    caption_metrics: Annotated[
+        str | None,
+        typer.Option(help="Caption scores to compute, e.g. cider,meteor,bleu_4."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the real clips.")] = "test",
+    clips: Annotated[int | None, typer.Option(help="Number of clips; all by default.")] = None,
     samples: Annotated[int, typer.Option(help="Sounds per text.")] = 1,
     seconds: Annotated[float | None, typer.Option(help="Length of every sound.")] = None,
     seed: Seed = 0,
     set_: Sampling = None,
-    copies: Annotated[bool, typer.Option(help="Look for copies of training clips.")] = True,
+    copies: Annotated[bool, typer.Option(help="Search for copies of training clips.")] = True,
     allow_few: Annotated[
-        bool, typer.Option("--allow-few", help="Give FID with too few clips as well.")
+        bool, typer.Option("--allow-few", help="Give FID even with too few clips.")
     ] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a bundle: generated sounds, and what codec and vocoder cost; JSON and HTML.
+    """Score a bundle's sounds, and what its codec and vocoder cost; writes JSON and HTML.
 
-    Interrupted, it goes on where it stopped when run again.
+    If interrupted, run it again to continue.
     """
     from diffsound.config import apply_overrides
     from diffsound.evaluation.run import evaluate, parse_settings
 
-    settings = parse_settings(
-        {
-            "split": split,
-            "clips": clips,
-            "samples": samples,
-            "seconds": seconds,
-            "seed": seed,
-            "sampling": apply_overrides({}, set_ or []),
-            "copies": copies,
-            "allow_few": allow_few,
-        }
-    )
+    values: dict[str, Any] = {
+        "split": split,
+        "clips": clips,
+        "samples": samples,
+        "seconds": seconds,
+        "seed": seed,
+        "sampling": apply_overrides({}, set_ or []),
+        "copies": copies,
+        "allow_few": allow_few,
+    }
+    if caption_metrics is not None:
+        values["caption_metrics"] = _listed(caption_metrics)
     report = evaluate(
-        bundle, data, out, settings,
+        bundle, data, out, parse_settings(values),
         classifier=classifier, captioner=captioner, corenlp=corenlp, device=device,
         progress=_progress,
     )  # fmt: skip
-    for row, found in report["rows"].items():
-        typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
+    _show_rows(report["rows"])
     typer.echo(f"{out / 'report.html'}", err=True)
 
 
@@ -91,15 +113,21 @@ def _progress(what: str, done: int, of: int) -> None:
         typer.echo(f"\r{what}: {done} of {of}", err=True, nl=done == of)
 
 
-def _short(score: dict[str, Any]) -> str:
-    return f"{score['name']} {_figure(score['value'])}"
+def _show_rows(rows: dict[str, Any], prefix: str = "") -> None:
+    for row, found in rows.items():
+        scores = (f"{s['name']} {_figure(s['value'])}" for s in found["scores"].values())
+        typer.echo(f"{prefix}{row}: " + ", ".join(scores))
 
 
 def _figure(value: float | None) -> str:
     return "not available" if value is None else f"{value:.4g}"
 
 
-listen = typer.Typer(help="A listening test: build the page, serve it, read the result.")
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+listen = typer.Typer(help="A listening test: build the page, serve it, read the results.")
 app.add_typer(listen, name="listen", no_args_is_help=True)
 
 TestFolder = Annotated[Path, typer.Argument(help="The test's folder.")]
@@ -116,7 +144,7 @@ def build(
     takes: Annotated[int, typer.Option(help="Sounds of each system per sentence.")] = 1,
     seed: Seed = 0,
 ) -> None:
-    """Make a blinded page of real clips and the systems' sounds.
+    """Build a blind test page of real clips and the systems' sounds.
 
     \b
     Example:
@@ -133,8 +161,8 @@ def serve(
     host: Annotated[str, typer.Option(help="Address; 0.0.0.0 lets others in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 8770,
 ) -> None:
-    """Serve the page and keep the ratings, until Ctrl-C."""
-    from diffsound.evaluation.listening_server import ListeningServer
+    """Serve the page and store the ratings, until Ctrl-C."""
+    from diffsound.evaluation.listening import ListeningServer
 
     with ListeningServer(folder, host, port) as server:
         typer.echo(f"listening test on {server.url}", err=True)
@@ -143,8 +171,8 @@ def serve(
 
 @listen.command("report")
 def listen_report(folder: TestFolder) -> None:
-    """Means, 95 % intervals and agreement; also written to the folder."""
-    from diffsound.evaluation.listening_report import listening_report, report_markdown
+    """Show means, 95 % intervals and agreement, and write them to the folder."""
+    from diffsound.evaluation.listening import listening_report, report_markdown
 
     typer.echo(report_markdown(listening_report(folder)))
 
@@ -177,15 +205,17 @@ def steps(
     prompt: Annotated[str, typer.Argument(help="What to hear.")],
     out: Annotated[Path, typer.Argument(help=".gif or .png file to write.")],
     bundle: Annotated[str | None, typer.Option("--bundle", "-b", help="Folder or hub id.")] = None,
-    frames: Annotated[int, typer.Option(help="Steps that are shown.")] = 8,
+    frames: Annotated[int, typer.Option(help="Steps to show.")] = 8,
     duration: Annotated[float | None, typer.Option(help="Seconds.")] = None,
-    num_inference_steps: Annotated[int | None, typer.Option("--steps", help="Steps made.")] = None,
+    num_inference_steps: Annotated[
+        int | None, typer.Option("--steps", help="Steps to run.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Draw a sound as it forms, step by step."""
     from diffsound.cli.options import given
     from diffsound.evaluation.figures import denoising
-    from diffsound.pipeline import TextToSound
+    from diffsound.generation.pipeline import TextToSound
 
     made = denoising(
         out, TextToSound.from_pretrained(bundle), prompt, frames=frames, seed=seed,
@@ -194,41 +224,50 @@ def steps(
     typer.echo(str(made))
 
 
-Best = Annotated[
-    str | None, typer.Option("--captioner", help="Run that chooses candidates; else the bundle's.")
-]
-
-
 @app.command()
 def recognise(
-    bundle: Annotated[str, typer.Argument(help="Bundle folder or hub id.")],
+    bundle: BundleName,
     data: Data,
     out: Out,
     classifier: Judge = None,
-    captioner: Best = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="YAML of sentences by class; ours for ESC-50's by default.")
+    captioner: Annotated[
+        str | None,
+        typer.Option(
+            "--captioner", help="Captioner run that chooses candidates; by default the bundle's."
+        ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Real clips to compare with.")] = "valid",
+    prompts: Annotated[
+        Path | None, typer.Option(help="YAML of sentences by class; by default ours for ESC-50.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the real clips.")] = "valid",
     per_class: Annotated[int, typer.Option(help="Sentences of each class.")] = 10,
-    clips: Annotated[int | None, typer.Option(help="Real clips of each class; else all.")] = None,
+    clips: Annotated[
+        int | None, typer.Option(help="Real clips of each class; all by default.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Length of every sound.")] = 5.0,
-    candidates: Annotated[int, typer.Option(help="Sounds made for each sentence.")] = 1,
-    keep: Annotated[int, typer.Option(help="How many of them count: the best.")] = 1,
+    candidates: Annotated[int, typer.Option(help="Sounds generated for each sentence.")] = 1,
+    keep: Annotated[int, typer.Option(help="Number of candidates to keep: the best.")] = 1,
+    ear: EarPlug = None,
+    ear_clips: EarClips = None,
+    ear_fit: EarFit = "",
+    ear_reference: EarReference = "",
     seed: Seed = 0,
     set_: Sampling = None,
     device: Device = "cpu",
 ) -> None:
     """Is what was asked for recognised? Names generated and real clips, class by class.
 
-    Interrupted, it goes on where it stopped when run again.
+    If interrupted, run it again to continue.
 
     \b
-    Example:
+    Examples:
       diffsound evaluate recognise my-bundle --data data/corpus --out recognised
+      diffsound evaluate recognise my-bundle --data data/corpus --out recognised \\
+          --ear yamnet.tflite --ear-clips esc50.npz --ear-fit 1,2,3 --ear-reference 4
     """
     from diffsound.config import apply_overrides
-    from diffsound.evaluation.recognise import parse_settings
+    from diffsound.errors import InputError
+    from diffsound.evaluation.recognise import EarSettings, parse_settings
     from diffsound.evaluation.recognise import recognise as run_recognise
 
     settings = parse_settings(
@@ -243,37 +282,91 @@ def recognise(
             "sampling": apply_overrides({}, set_ or []),
         }
     )
+    outside = None
+    if ear is not None:
+        outside = EarSettings(
+            plug=str(ear),
+            clips=None if ear_clips is None else str(ear_clips),
+            fit=_listed(ear_fit),
+            reference=_listed(ear_reference),
+        )
+    elif ear_clips or ear_fit or ear_reference:
+        raise InputError("--ear-clips, --ear-fit and --ear-reference need --ear")
     report = run_recognise(
         bundle, data, out, settings,
-        classifier=classifier, captioner=captioner, prompts=prompts, device=device,
+        classifier=classifier, captioner=captioner, prompts=prompts, ear=outside, device=device,
         progress=_progress,
     )  # fmt: skip
-    for row, found in report["rows"].items():
-        typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
+    _show_rows(report["rows"])
     ratios = report["ratios"]["generated"].items()
     typer.echo("generated / real: " + ", ".join(f"{name} {_figure(r)}" for name, r in ratios))
+    if outside is not None:
+        _show_rows(report["ear"]["rows"], "by ear, ")
     typer.echo(f"{out / 'report.html'}", err=True)
 
 
 @app.command()
+def hear(
+    manifest: Annotated[
+        Path, typer.Argument(help="CSV with the columns file (relative to it) and class.")
+    ],
+    ear: Annotated[Path, typer.Option("--ear", help="A .py, .onnx or .tflite file.")],
+    ear_clips: Annotated[
+        Path,
+        typer.Option(
+            "--ear-clips",
+            help="Real clips for the probe: an .npz of embeddings, a prepared folder or a data "
+            "source.",
+        ),
+    ],
+    ear_fit: EarFit = "",
+    ear_reference: EarReference = "",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file.")
+    ] = None,
+) -> None:
+    """Let an outside ear name any sounds of known classes; shows the dozen worst classes.
+
+    \b
+    Example:
+      diffsound evaluate hear sounds.csv --ear yamnet.tflite --ear-clips esc50.npz
+    """
+    from diffsound.evaluation.probe import hear_manifest
+    from diffsound.evaluation.sets import write_json
+
+    report = hear_manifest(
+        manifest, ear, ear_clips,
+        fit=_listed(ear_fit), reference=_listed(ear_reference), progress=_progress,
+    )  # fmt: skip
+    _show_rows(report["rows"])
+    for entry in report["classes"][:12]:
+        heard = ", ".join(f"{name} {count}" for name, count in entry["heard_as"].items())
+        typer.echo(f"  {entry['label']}: {entry['right']} of {entry['clips']}, heard as {heard}")
+    if json_file is not None:
+        write_json(json_file, report)
+
+
+@app.command()
 def follow(
-    bundle: Annotated[str, typer.Argument(help="Bundle folder or hub id.")],
+    bundle: BundleName,
     data: Data,
     out: Out,
     classifier: Judge = None,
-    split: Annotated[str, typer.Option(help="Real clips for true scenes.")] = "valid",
+    split: Annotated[str, typer.Option(help="Split of the real clips for true scenes.")] = "valid",
     prompts: Annotated[int, typer.Option(help="Texts of two events.")] = 100,
-    distant: Annotated[int, typer.Option(help="Texts asked for near and far.")] = 25,
+    distant: Annotated[int, typer.Option(help="Texts to generate near and far.")] = 25,
     seconds: Annotated[float, typer.Option(help="Length of every sound.")] = 8.0,
     window: Annotated[float, typer.Option(help="Seconds the classifier hears at once.")] = 2.0,
-    top: Annotated[int, typer.Option(help="An event among so many likeliest is heard.")] = 3,
+    top: Annotated[
+        int, typer.Option(help="An event counts as heard among this many likeliest classes.")
+    ] = 3,
     seed: Seed = 0,
     set_: Sampling = None,
     device: Device = "cpu",
 ) -> None:
     """Are two events, their order and their distance heard? Beside true scenes and chance.
 
-    Interrupted, it goes on where it stopped when run again.
+    If interrupted, run it again to continue.
 
     \b
     Example:
@@ -298,8 +391,7 @@ def follow(
     report = run_follow(
         bundle, data, out, settings, classifier=classifier, device=device, progress=_progress
     )
-    for row, found in report["rows"].items():
-        typer.echo(f"{row}: " + ", ".join(map(_short, found["scores"].values())))
+    _show_rows(report["rows"])
     for row, found in report["distance"].items():
         level, tilt = (found[name]["mean"] for name in ("level_db", "tilt_db_per_octave"))
         typer.echo(f"{row}, far: level {_figure(level)} dB, tilt {_figure(tilt)} dB/octave")
@@ -311,30 +403,17 @@ def study(
     data: Data,
     out: Out,
     classifier: Judge = None,
-    split: Annotated[str, typer.Option(help="Clips that are disturbed.")] = "test",
-    clips: Annotated[int | None, typer.Option(help="How many of them; all by default.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the clips to disturb.")] = "test",
+    clips: Annotated[int | None, typer.Option(help="Number of clips; all by default.")] = None,
     seconds: Annotated[float, typer.Option(help="Every clip is cut or padded to this.")] = 5.0,
     seed: Seed = 0,
 ) -> None:
-    """Draw figure 2: do FID and KL rise when clips are disturbed more and more?"""
-    from diffsound.bundle import resolve
-    from diffsound.data.shards import PreparedData
-    from diffsound.evaluation.classifier import load_classifier
-    from diffsound.evaluation.clips import clips_of_data
-    from diffsound.evaluation.feature_cache import FeatureCache
-    from diffsound.evaluation.metric_study import study as run_study
-    from diffsound.evaluation.metric_study import write_study
-    from diffsound.evaluation.sets import choose_examples, make_folder
-    from diffsound.evaluation.setup import judge_folder
+    """Draw figure 2: do FID and KL rise as real clips are disturbed more?"""
+    from diffsound.evaluation.metric_study import study_data
 
-    judge = load_classifier(judge_folder(resolve(None), classifier, "classifier"))
-    prepared = PreparedData.open(data)
-    examples, _ = choose_examples(prepared, split, clips, seed)
-    chosen = clips_of_data(prepared, [prepared.position(example.id) for example in examples])
-    others = clips_of_data(prepared, prepared.where(split="train")) or chosen
-    with FeatureCache(make_folder(out) / "features.sqlite") as cache:
-        result = run_study(judge, chosen, others, seconds=seconds, cache=cache, seed=seed)
-    for path in write_study(out, result, judge, chosen[0], others, seconds=seconds, seed=seed):
+    for path in study_data(
+        data, out, classifier=classifier, split=split, clips=clips, seconds=seconds, seed=seed
+    ):
         typer.echo(str(path))
 
 
@@ -348,7 +427,7 @@ def table(
         list[str] | None, typer.Option("--set", help="Override a setting: --set clips=100")
     ] = None,
 ) -> None:
-    """Repeat a table of the paper with our bundles; rows that are finished are not made again."""
+    """Repeat a table of the paper with our bundles; finished rows are kept."""
     from diffsound.config import load_config
     from diffsound.evaluation.tables import TableConfig, make_table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,23 +20,25 @@ def command(
         Path, typer.Option("--data", help="Folder of sounds, or one made by `data prepare`.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the new bundle.")],
-    minutes: Annotated[float, typer.Option(help="Time to train, at most.")] = 30.0,
+    minutes: Annotated[float, typer.Option(help="Longest time to train.")] = 30.0,
     method: Annotated[
         Literal["lora", "full"],
-        typer.Option(help="Learn a small update (lora), or every weight (full)."),
+        typer.Option(help="Train a small update (lora) or every weight (full)."),
     ] = "lora",
     rank: Annotated[int, typer.Option(help="Size of the lora update.")] = 8,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; 1e-3 lora, 1e-4 full.")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; 1e-3 for lora, 1e-4 for full.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     name: Annotated[
-        str | None, typer.Option(help="Name of the bundle; the folder's if missing.")
+        str | None, typer.Option(help="Name of the bundle; by default the folder's.")
     ] = None,
     work: Annotated[
-        Path | None, typer.Option(help="Folder for data and run; OUT-work if missing.")
+        Path | None, typer.Option(help="Folder for data and run; by default OUT-work.")
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Teach a model your own sounds; one in eight is kept to check by, so that it stops in time.
+    """Teach a model your own sounds. One in eight is held out, to stop before it over-fits.
 
     \b
     Examples:
@@ -63,12 +65,18 @@ def command(
         quiet=quiet,
         say=say,
     )
-    gain = 100 * (1 - math.exp(result.after - result.before))
-    say(
-        f"held-out loss {result.before:.3f} → {result.after:.3f} after {result.steps} steps "
-        f"({gain:.1f} % less perplexed)"
-        if result.improved
-        else "the held-out sounds were not heard better than before: nothing was changed; "
-        "more sounds or other captions may help"
-    )
+    if result.improved:
+        say(
+            f"held-out loss {result.before:.3f} → {result.after:.3f} after {result.steps} steps "
+            f"(perplexity down {result.perplexity_drop:.1f} %)"
+        )
+    else:
+        say(
+            "the held-out sounds did not improve, so the model is unchanged; "
+            "more sounds or other captions may help"
+        )
+    if result.pair is not None:
+        before, after = result.pair
+        say(f'compare: {before} and {after} ("{result.prompt}")')
+    say(f"try: diffsound {shlex.quote(result.prompt)} -b {shlex.quote(str(out))}")
     typer.echo(str(out))

@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffsound.cli import options
-from diffsound.cli.making import make_sounds
-from diffsound.cli.output import Target
+from diffsound.cli.output import Target, make_sounds
 from diffsound.errors import InputError
 
 if TYPE_CHECKING:
-    from diffsound.pipeline import Ranker
+    from diffsound.judges.ranking import Ranker
 
 
 @options.spread
 def command(
     text: Annotated[
-        str | None, typer.Argument(help="What to hear; read from a pipe if missing.")
+        list[str] | None, typer.Argument(help="What to hear; read from a pipe if missing.")
     ] = None,
     duration: options.Duration = None,
     keep: options.Keep = None,
     captioner: options.Captioner = None,
-    output_dir: options.OutputDir = Path(),
-    file_format: options.Format = "wav",
+    output_dir: options.OutputDir = None,
+    file_format: options.Format = None,
     stems: options.Stems = False,
     *,
     making: options.MakingOptions,
@@ -35,12 +34,10 @@ def command(
 
     \b
     Examples:
-      diffsound "a dog barks"
-      diffsound "footsteps on gravel" -o steps.ogg --duration 6 --candidates 4
-      diffsound "a cat meows" --candidates 8 --keep 2
-      diffsound "rain, then a dog barks in the distance" --stems
-      diffsound "rain" --negative "wind, thunder" --guidance 4 --play
-      echo "church bells" | diffsound --json
+      diffsound a dog barks
+      diffsound "footsteps on gravel" -o steps.ogg --duration 6 -n 8 --keep 2
+      diffsound "rain, then a dog barks in the distance" --negative wind --stems --play
+      echo "waves break on a beach" | diffsound --json
     """
     if keep is not None and not 1 <= keep <= making.candidates:
         raise InputError(
@@ -49,29 +46,31 @@ def command(
     if captioner is not None and keep is None:
         raise InputError("--captioner belongs to --keep")
     if keep is not None and captioner is None:
-        from diffsound.choosing import check_ranks
+        from diffsound.model.bundle import check_ranks
 
         check_ranks(making.bundle)  # refused before anything is loaded
     prompt = _prompt(text)
     make_sounds(
         lambda pipeline, **rest: pipeline(prompt, duration=duration, keep=keep, **rest),
         prompt,
-        Target(making.output, output_dir, file_format, making.spectrogram, making.overwrite, stems),
+        Target.asked(making, folder=output_dir, file_format=file_format, stems=stems),
         making,
         keep=keep,
         ranker=None if captioner is None else _ranker(captioner),
     )
 
 
-def _prompt(text: str | None) -> str:
-    if text is not None:
-        return text
+def _prompt(words: list[str] | None) -> str:
+    """The prompt, with or without quotes around it on the command line."""
+    if words:
+        return " ".join(words)
     if sys.stdin.isatty():
         raise InputError('say what to hear: diffsound "a dog barks"')
     return sys.stdin.read()
 
 
 def _ranker(captioner: Path) -> Ranker:
-    from diffsound.choosing import CaptionerRanker
+    from diffsound.judges.captioner import load_captioner
+    from diffsound.judges.ranking import LikelihoodRanker
 
-    return CaptionerRanker(captioner)
+    return LikelihoodRanker(load_captioner(captioner))

@@ -5,32 +5,36 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import shlex
 import sys
 from typing import NoReturn
 
 import typer
 
-from diffsound.errors import DiffsoundError
+from diffsound.errors import DiffsoundError, InputError
 
 USER_ERROR = 2
 INTERRUPTED = 130
 
-# Verb -> module with either `command`, a function, or `app`, a group of commands. A module is
-# imported only when its verb (or the list of verbs) is asked for.
+# What each verb does, as the list of verbs shows it. A verb's module, cli/VERB.py, has
+# either `command`, a function, or `app`, a group of commands; it is imported when the verb is used.
 COMMANDS = {
-    "generate": "diffsound.cli.generate",
-    "edit": "diffsound.cli.edit",
-    "batch": "diffsound.cli.batch",
-    "data": "diffsound.cli.data",
-    "train": "diffsound.cli.train",
-    "finetune": "diffsound.cli.finetune",
-    "evaluate": "diffsound.cli.evaluate",
-    "bundle": "diffsound.cli.bundle",
-    "ui": "diffsound.cli.ui",
-    "serve": "diffsound.cli.serve",
-    "bench": "diffsound.cli.bench",
+    "generate": "Make a sound from a sentence.",
+    "edit": "Change a clip: inpaint, extend or vary it.",
+    "remake": "Make a sound again from its file, as it is or with changes.",
+    "info": "Show what a file was made from.",
+    "batch": "Make many sounds from a file of prompts.",
+    "data": "Prepare, tokenize and inspect sounds for training.",
+    "train": "Train a stage of the model.",
+    "finetune": "Teach a model your own sounds.",
+    "evaluate": "Measure a model: metrics, recognition, tables, listening test.",
+    "bundle": "Build, inspect, verify and import models.",
+    "ui": "Open the web page: type, press Enter, hear.",
+    "serve": "Serve sounds over HTTP; the API is described at /docs.",
+    "bench": "Time every stage of a generation on this machine.",
 }
 
 HELP = """Type a sentence, get the sound.
@@ -39,15 +43,49 @@ HELP = """Type a sentence, get the sound.
 Examples:
   diffsound "a dog barks in the distance"
   diffsound "rain on a tin roof" -o rain.flac --duration 8 --seed 7
-  diffsound edit inpaint rain.flac "a thunder clap" --start 2 --end 4
+  diffsound edit inpaint rain.flac "a dog barks" --start 2 --end 4
   diffsound batch prompts.jsonl --out sounds
 
 Exit codes: 0 done, 1 some rows of a batch failed, 2 something to put right, 130 interrupted.
 """
 
 
-def build_app(verbs: list[str] | None = None) -> typer.Typer:
-    """The command line with these verbs (all when None)."""
+# What people try first, and what they then mean.
+LIKELY_VERBS = {
+    "play": 'diffsound "a dog barks" --play',
+    "make": 'diffsound "a dog barks"',
+    "create": 'diffsound "a dog barks"',
+    "gen": 'diffsound "a dog barks"',
+    "help": "diffsound --help",
+    "version": "diffsound --version",
+    "models": "diffsound bundle inspect",
+    "model": "diffsound bundle inspect",
+    "list": "diffsound bundle inspect",
+    "inspect": "diffsound info FILE",
+    "show": "diffsound info FILE",
+    "again": "diffsound remake FILE",
+    "redo": "diffsound remake FILE",
+    "verify": "diffsound bundle verify FOLDER",
+    "import": "diffsound bundle import",
+    "export": "diffsound bundle export",
+    "inpaint": "diffsound edit inpaint FILE",
+    "extend": "diffsound edit extend FILE",
+    "vary": "diffsound edit vary FILE",
+    "prepare": "diffsound data prepare",
+    "tokenize": "diffsound data tokenize",
+    "eval": "diffsound evaluate",
+    "benchmark": "diffsound bench",
+    "web": "diffsound ui",
+    "gui": "diffsound ui",
+    "server": "diffsound serve",
+    "api": "diffsound serve",
+}
+# Misspelt, these are still no sounds: "trains" are, and so is a "generator".
+_PLAIN_VERBS = ("generate", "finetune", "evaluate", "bundle", "remake")
+
+
+def build_app(verbs: list[str] | None = None, *, listed: bool = False) -> typer.Typer:
+    """The command line with these verbs (all when None); listed: only their names and summaries."""
     app = typer.Typer(
         name="diffsound",
         help=HELP,
@@ -58,7 +96,10 @@ def build_app(verbs: list[str] | None = None) -> typer.Typer:
     )
     app.callback()(_main)
     for verb in verbs or COMMANDS:
-        module = importlib.import_module(COMMANDS[verb])
+        if listed:
+            app.command(name=verb, help=COMMANDS[verb])(lambda: None)
+            continue
+        module = importlib.import_module(f"diffsound.cli.{verb}")
         if hasattr(module, "command"):
             app.command(name=verb)(module.command)
         else:
@@ -93,6 +134,8 @@ def with_verb(arguments: list[str]) -> list[str]:
         if argument == "--":
             return [*arguments[:position], "generate", *arguments[position:]]
         if not argument.startswith("-"):
+            if position == 0:
+                _check_verb(argument, arguments)
             is_verb = position == 0 and argument in COMMANDS
             return arguments if is_verb else ["generate", *arguments]
     # Options alone: the prompt comes through a pipe, unless they are the program's own.
@@ -101,14 +144,34 @@ def with_verb(arguments: list[str]) -> list[str]:
     return ["generate", *arguments] if piped else arguments
 
 
+def _check_verb(word: str, arguments: list[str]) -> None:
+    """Refuse a first word that is meant as a verb but is none: it would be read as a prompt."""
+    meant = LIKELY_VERBS.get(word)
+    if meant is None and word not in COMMANDS:
+        close = difflib.get_close_matches(word, _PLAIN_VERBS, n=1, cutoff=0.85)
+        meant = f"diffsound {close[0]}" if close else None
+    if meant is not None:
+        raise InputError(
+            f"'{word}' is not a command; did you mean: {meant} "
+            f"(to hear it: diffsound generate {shlex.join(arguments)})"
+        )
+
+
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 2 for what the user can put right, 130 for Ctrl-C."""
     try:
         arguments = with_verb(sys.argv[1:] if arguments is None else arguments)
         completing = "_DIFFSOUND_COMPLETE" in os.environ
         verb = arguments[0] if arguments else ""
-        app = build_app([verb] if verb in COMMANDS and not completing else None)
+        if completing:
+            app = build_app()
+        else:
+            app = build_app([verb]) if verb in COMMANDS else build_app(listed=True)
         app(args=arguments, prog_name="diffsound", standalone_mode=True)
+    except InputError as error:
+        from diffsound.cli.options import in_options
+
+        fail(in_options(str(error)))
     except DiffsoundError as error:
         fail(str(error))
     except KeyboardInterrupt:

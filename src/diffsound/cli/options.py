@@ -13,14 +13,26 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from diffsound.generation.settings import (
+    SETTINGS,
+    GenerationSettings,
+    GivenSettings,
+    complete,
+    described,
+    option_type,
+    renamed,
+    short_name,
+)
+
 if TYPE_CHECKING:
-    from diffsound.pipeline import Ranker, TextToSound
+    from diffsound.generation.pipeline import TextToSound
+    from diffsound.judges.ranking import Ranker
 
 Bundle = Annotated[
     str | None,
@@ -28,18 +40,21 @@ Bundle = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", help="File to write: .wav, .flac, .ogg or .mp3."),
+    typer.Option(
+        "-o", "--output", help="File to write: .wav, .flac, .ogg or .mp3; - for standard output."
+    ),
 ]
 OutputDir = Annotated[
-    Path, typer.Option("--output-dir", help="Folder for files named from prompt and seed.")
+    Path | None, typer.Option("--output-dir", help="Folder for files named from prompt and seed.")
 ]
-Format = Annotated[str, typer.Option("--format", help="Of such files: wav, flac, ogg or mp3.")]
-Duration = Annotated[float | None, typer.Option("--duration", "-d", help="Seconds, 0.5 to 30.")]
-Seed = Annotated[int | None, typer.Option(help="Same seed, same sound.")]
-Candidates = Annotated[int, typer.Option(help="How many takes to make.")]
-Keep = Annotated[
-    int | None, typer.Option(help="Write only so many of them, those that fit the text best.")
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="wav (the default), flac, ogg or mp3, if --output has no name."),
 ]
+Duration = Annotated[float | None, typer.Option("--duration", "-d", help=described("duration"))]
+Seed = Annotated[int | None, typer.Option(help=described("seed"))]
+Candidates = Annotated[int, typer.Option("--candidates", "-n", help=described("num_candidates"))]
+Keep = Annotated[int | None, typer.Option(help=described("keep"))]
 Captioner = Annotated[
     Path | None, typer.Option(help="Captioner that judges for --keep, instead of the bundle's.")
 ]
@@ -49,27 +64,6 @@ Backend = Annotated[
     typer.Option(help="torch; int8, faster; onnx, for an exported bundle. Missing: the bundle's."),
 ]
 Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
-Negative = Annotated[str | None, typer.Option(help="What the sound should not be.")]
-Steps = Annotated[int | None, typer.Option(help="Sampling steps: fewer is faster.")]
-Guidance = Annotated[
-    float | None, typer.Option(help="How closely to follow the text; 1 switches guidance off.")
-]
-Sampler = Annotated[str | None, typer.Option(help="ancestral, confidence or official.")]
-Temperature = Annotated[float | None, typer.Option(help="Below 1 safer, above 1 wilder.")]
-TopK = Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")]
-Truncation = Annotated[
-    float | None, typer.Option(help="Draw from the likeliest tokens of this total mass, 0 to 1.")
-]
-BestOf = Annotated[
-    int | None, typer.Option(help="Draw so many for each sound, and keep what fits the text best.")
-]
-Layered = Annotated[
-    bool | None,
-    typer.Option(
-        "--layered/--one-piece",
-        help="Make the sounds of a sentence one by one and mix them, or all at once.",
-    ),
-]
 Loudness = Annotated[
     float | None, typer.Option(help="Normalise to this loudness in LUFS, such as -23.")
 ]
@@ -83,6 +77,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per so
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no messages.")]
 
 
+def option_name(setting: str) -> str:
+    """A setting's option: `num_inference_steps` is --steps."""
+    return "--" + short_name(setting).replace("_", "-")
+
+
+def in_options(message: str) -> str:
+    """A message that calls settings by their options."""
+    return renamed(message, option_name)
+
+
 @dataclass(frozen=True)
 class TakeOptions:
     """Which takes are made."""
@@ -91,34 +95,46 @@ class TakeOptions:
     candidates: Candidates = 1
 
 
-@dataclass(frozen=True)
-class SamplingOptions:
-    """How tokens are drawn."""
-
-    negative: Negative = None
-    steps: Steps = None
-    guidance: Guidance = None
-    sampler: Sampler = None
-    temperature: Temperature = None
-    top_k: TopK = None
-    truncation: Truncation = None
-    best_of: BestOf = None
-    layered: Layered = None
+class _Given:
+    """Settings that were given on the command line."""
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Those that were given, by the pipeline's names."""
-        return given(
-            negative_prompt=self.negative,
-            num_inference_steps=self.steps,
-            guidance_scale=self.guidance,
-            sampler=self.sampler,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            truncation=self.truncation,
-            best_of=self.best_of,
-            layered=self.layered,
-        )
+    def settings(self) -> GivenSettings:
+        """By Python's names, checked before anything is loaded."""
+        names = [name for name in SETTINGS if name != "duration"]
+        values = given(**{name: getattr(self, short_name(name)) for name in names})
+        complete(GenerationSettings(), values)
+        return values
+
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class SettingOptions(_Given):
+        """Every setting but the duration, which an edit does not have."""
+
+else:
+    _FLAGS = {"layered": "--layered/--one-piece"}
+    SettingOptions = make_dataclass(
+        "SettingOptions",
+        [
+            (
+                short_name(name),
+                Annotated[
+                    option_type(name) | None,
+                    typer.Option(
+                        _FLAGS.get(name, option_name(name)),
+                        help=described(name),
+                    ),
+                ],
+                None,
+            )
+            for name in SETTINGS
+            if name != "duration"
+        ],
+        bases=(_Given,),
+        frozen=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -144,7 +160,7 @@ class ModelOptions:
 
     def load(self, ranker: Ranker | None = None) -> TextToSound:
         """The pipeline that is asked for."""
-        from diffsound.pipeline import TextToSound
+        from diffsound.generation.pipeline import TextToSound
 
         return TextToSound.from_pretrained(
             self.bundle, device=self.device, **given(backend=self.backend, ranker=ranker)
@@ -152,12 +168,12 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class MakingOptions(ModelOptions, WritingOptions, SamplingOptions, TakeOptions):
+class MakingOptions(ModelOptions, WritingOptions, SettingOptions, TakeOptions):
     """All that every way of making a sound can be told; help shows the last base's fields first."""
 
 
-def given(**options: Any) -> dict[Any, Any]:
-    """The options the user actually set, by name; a name may be a literal type where it goes."""
+def given(**options: Any) -> Any:
+    """The options that the user set, by name."""
     return {name: value for name, value in options.items() if value is not None}
 
 

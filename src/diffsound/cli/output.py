@@ -1,33 +1,108 @@
-"""Where sounds go on disk, and what is said about them."""
+"""From options to files: make the sounds, write them, say what was written, play them."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
-from diffsound.names import FORMATS, layer_paths, slug
+from diffsound.generation.names import FORMATS, layer_paths, slug
+from diffsound.generation.settings import SHORT_SEEDS
 
 if TYPE_CHECKING:
-    from diffsound.sound import Sound
+    from diffsound.generation.sound import Sound
+    from diffsound.judges.ranking import Ranker
 
-_SHORT_SEEDS = 2**32
+STANDARD_OUTPUT = Path("-")
+
+
+class _Player(NamedTuple):
+    """options: before the file. formats: what it plays. platform: the only one that has it."""
+
+    options: tuple[str, ...]
+    formats: frozenset[str]
+    platform: str | None
+
+
+_PLAYERS = {
+    "afplay": _Player((), frozenset({"wav", "flac", "mp3"}), "darwin"),
+    "pw-play": _Player((), frozenset({"wav", "flac", "ogg"}), "linux"),
+    "paplay": _Player((), frozenset({"wav", "flac", "ogg"}), "linux"),
+    "aplay": _Player(("-q",), frozenset({"wav"}), "linux"),
+    "ffplay": _Player(("-nodisp", "-autoexit", "-loglevel", "quiet"), frozenset(FORMATS), None),
+}
+
+
+def make_sounds(
+    draw: Callable[..., list[Sound]],
+    prompt: str,
+    target: Target,
+    making: MakingOptions,
+    *,
+    keep: int | None = None,
+    ranker: Ranker | None = None,
+) -> None:
+    """Draw sounds with `draw(pipeline, **options)`, write them, and play them if asked.
+
+    What cannot be written or played is refused before the model is loaded.
+    keep: how many of the candidates `draw` gives back, if not all. ranker: what chooses them.
+    """
+    target.check()
+    player = find_player(target.ending) if making.play_it else None
+    seeds = choose_seeds(making.seed, making.candidates)
+    target.check_free(prompt, seeds, making.candidates if keep is None else keep)
+    pipeline = making.load(ranker)
+    with progress_bar(prompt[:40], making.quiet or making.as_json) as show:
+        sounds = draw(
+            pipeline,
+            seed=seeds[0],
+            num_candidates=making.candidates,
+            callback=lambda share, tokens: show(share),
+            **making.settings,
+        )
+    if target.output == STANDARD_OUTPUT:
+        _write_to_stdout(sounds[0].encode(target.ending, loudness=making.loudness))
+        return
+    for path in write_sounds(
+        sounds, target, loudness=making.loudness, as_json=making.as_json, quiet=making.quiet
+    ):
+        if player is not None:
+            play(player, path)
+
+
+@contextmanager
+def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[float], None]]:
+    """Yield a function taking the share done, 0 to 1; shows nothing unless stderr is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=1.0)
+        yield lambda share: progress.update(task, completed=share)
 
 
 @dataclass(frozen=True)
 class Target:
     """The files of one command.
 
-    output: the file asked for, numbered when there are several sounds; without it files are named
-    from prompt and seed, in `folder`.
+    output: the file asked for, numbered when there are several sounds; "-" is standard output.
+    Without it files are named from prompt and seed, in `folder`.
     """
 
     output: Path | None
@@ -37,20 +112,62 @@ class Target:
     overwrite: bool = False
     stems: bool = False
 
+    @classmethod
+    def asked(
+        cls,
+        making: MakingOptions,
+        *,
+        folder: Path | None = None,
+        file_format: str | None = None,
+        stems: bool = False,
+    ) -> Target:
+        """What the options ask for; those that would be ignored are refused."""
+        output = making.output
+        if output == STANDARD_OUTPUT:
+            unused = {
+                "--output-dir": folder is not None,
+                "--spectrogram": making.spectrogram,
+                "--stems": stems,
+                "--json": making.as_json,
+                "--play": making.play_it,
+            }
+            for option in (option for option, given in unused.items() if given):
+                raise InputError(f"{option} does not work with -o -; give a file name")
+        elif output is not None:
+            if folder is not None:
+                raise InputError("--output-dir does not work with -o; give one of them")
+            ending = output.suffix.lower().lstrip(".")
+            if file_format not in (None, ending):
+                raise InputError(
+                    f"-o {output} contradicts --format {file_format}; give one of them"
+                )
+        return cls(
+            output,
+            folder or Path(),
+            file_format or "wav",
+            making.spectrogram,
+            making.overwrite,
+            stems,
+        )
+
     @property
     def ending(self) -> str:
         """The format of the files."""
-        return self.file_format if self.output is None else self.output.suffix.lower().lstrip(".")
+        if self.output in (None, STANDARD_OUTPUT):
+            return self.file_format
+        return self.output.suffix.lower().lstrip(".")
 
     def check(self) -> None:
         """Refuse a target that cannot be written, before any work is done."""
-        if self.output is None:
+        if self.output in (None, STANDARD_OUTPUT):
             if self.file_format not in FORMATS:
                 raise InputError(
                     f"unknown format '{self.file_format}'; there are: {', '.join(FORMATS)}"
                 )
             if self.folder.exists() and not self.folder.is_dir():
                 raise AudioError(f"{self.folder} is a file, not a folder")
+            if self.output is not None and sys.stdout.isatty():
+                raise InputError("-o - writes audio, which a terminal cannot show; pipe it")
             return
         if self.ending not in FORMATS:
             raise InputError(
@@ -73,6 +190,10 @@ class Target:
 
     def check_free(self, prompt: str, seeds: Sequence[int], count: int) -> None:
         """Refuse to replace a file, before any work is done."""
+        if self.output == STANDARD_OUTPUT:
+            if count != 1:
+                raise InputError(f"-o - takes one sound, not {count}; leave out -n or add --keep 1")
+            return
         for path in [] if self.overwrite else self.paths(prompt, seeds, count):
             for wanted in self._beside(path):
                 if wanted.exists():
@@ -100,7 +221,7 @@ class Target:
 
 def choose_seeds(seed: int | None, candidates: int) -> list[int]:
     """The candidates' seeds; drawn here if none is given, so that file names are known at once."""
-    first = secrets.randbelow(_SHORT_SEEDS) if seed is None else seed
+    first = secrets.randbelow(SHORT_SEEDS) if seed is None else seed
     return [first + place for place in range(max(1, candidates))]
 
 
@@ -123,6 +244,8 @@ def write_sounds(
         picture = sound.save_spectrogram(path.with_suffix(".png")) if target.spectrogram else None
         if target.stems:
             sound.save_layers(path, overwrite=target.overwrite)
+            if not sound.layers and not quiet:
+                typer.echo(f"note: {path} is one sound; --stems found no layers to write", err=True)
         if as_json:
             line = sound.metadata | {
                 "file": str(path),
@@ -145,9 +268,42 @@ def write_sounds(
         yield path
 
 
+def _write_to_stdout(data: bytes) -> None:
+    """A reader that has gone away is none of our business."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _tell(line: str) -> None:
     """Print a line; a reader that has gone away (`| head -1`) costs no sound."""
     try:
         typer.echo(line)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def find_player(file_format: str) -> list[str]:
+    """The command that plays such files; refused when there is none."""
+    players = {
+        name: player
+        for name, player in _PLAYERS.items()
+        if file_format.lower() in player.formats and player.platform in (None, sys.platform)
+    }
+    for name, player in players.items():
+        if path := shutil.which(name):
+            return [path, *player.options]
+    raise InputError(
+        f"no player for .{file_format} files was found; install {' or '.join(players)}"
+    )
+
+
+def play(player: list[str], path: Path) -> None:
+    """Play a file to its end."""
+    result = subprocess.run([*player, str(path.absolute())], capture_output=True, text=True)
+    if result.returncode:
+        said = (result.stderr or result.stdout).strip().splitlines()
+        reason = said[-1] if said else f"exit code {result.returncode}"
+        raise AudioError(f"{Path(player[0]).name} could not play {path}: {reason}")

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from diffsound.errors import ConfigError
-
 API_KEYS_VARIABLE = "DIFFSOUND_API_KEYS"
 
 Bundles = Annotated[
@@ -35,12 +33,32 @@ def command(
     max_duration: Annotated[float, typer.Option(help="Longest sound, in seconds.")] = 30.0,
     max_candidates: Annotated[int, typer.Option(help="Most sounds in one request.")] = 8,
     max_work: Annotated[
-        float, typer.Option(help="Most seconds of sound in one request, over all candidates.")
-    ] = 120.0,
+        float,
+        typer.Option(help="Most seconds of sound drawn for one request, over all its takes."),
+    ] = 360.0,
     max_upload: Annotated[float, typer.Option(help="Largest upload, in MiB.")] = 20.0,
+    max_connections: Annotated[int, typer.Option(help="Most open connections.")] = 256,
+    max_per_address: Annotated[
+        int, typer.Option(help="Most open connections from one address; raise it behind a proxy.")
+    ] = 64,
+    grace: Annotated[
+        float, typer.Option(help="Seconds that running work gets to finish after SIGTERM.")
+    ] = 60.0,
     api_keys_file: Annotated[
         Path | None,
-        typer.Option(help=f"Keys callers must send, one a line (or ${API_KEYS_VARIABLE})."),
+        typer.Option(
+            help="API keys, one a line with an optional name; read again when it changes "
+            f"(or ${API_KEYS_VARIABLE})."
+        ),
+    ] = None,
+    rate_limit: Annotated[
+        float | None, typer.Option(help="Requests a minute for each key, or address.")
+    ] = None,
+    quota: Annotated[
+        float | None, typer.Option(help="Seconds of sound a day for each key, or address.")
+    ] = None,
+    audit_log: Annotated[
+        Path | None, typer.Option(help="File that gets a JSON line for every API request.")
     ] = None,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="A web origin that may use the API; repeatable.")
@@ -82,29 +100,27 @@ def command(
                 "candidates": max_candidates,
                 "work": max_work,
                 "upload_bytes": round(max_upload * MEBIBYTE),
+                "connections": max_connections,
+                "connections_per_address": max_per_address,
+                "rate": rate_limit,
+                "quota": quota,
             },
-            "api_keys": read_keys(api_keys_file),
+            "api_keys": keys_of_environment(),
+            "api_keys_file": api_keys_file,
             "cors_origins": tuple(cors_origin or ()),
             "hosts": tuple(allow_host) if allow_host else None,
             "log_prompts": log_prompts,
+            "audit_log": audit_log,
+            "shutdown_timeout": grace,
             "web_page": page,
         },
         source="serve",
     )
-    run(settings, on_ready=lambda url: typer.echo(f"serving on {url}", err=True))
+    # stderr is the log, which has the address too.
+    run(settings, capture_stderr=True, on_ready=lambda url: typer.echo(f"serving on {url}"))
 
 
-def read_keys(path: Path | None) -> tuple[str, ...]:
-    """The keys of a file, one a line, and of the environment variable, comma-separated."""
-    lines = os.environ.get(API_KEYS_VARIABLE, "").split(",")
-    if path is not None:
-        try:
-            lines += path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise ConfigError(f"cannot read the keys in {path}: {reason}") from error
-    keys = tuple(line.strip() for line in lines if line.strip())
-    if path is not None and not keys:
-        # An empty file must not open the server to everyone.
-        raise ConfigError(f"{path} holds no keys; put one on each line")
-    return keys
+def keys_of_environment() -> tuple[str, ...]:
+    """The keys of the environment variable, comma-separated."""
+    keys = os.environ.get(API_KEYS_VARIABLE, "").split(",")
+    return tuple(key.strip() for key in keys if key.strip())

@@ -1,4 +1,4 @@
-"""`diffsound train`: train a stage, look at its curves."""
+"""`diffsound train`: train a stage, plot its curves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from diffsound.errors import InputError
+from diffsound.training.config import STAGES
 
 HELP = """Train a stage of the model.
 
@@ -20,27 +21,16 @@ Examples:
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
-ConfigOption = Annotated[Path, typer.Option("--config", help="The experiment's YAML file.")]
-DataOption = Annotated[Path, typer.Option("--data", help="A folder made by `data prepare`.")]
+ConfigOption = Annotated[Path, typer.Option("--config", help="YAML file of the experiment.")]
+DataOption = Annotated[Path, typer.Option("--data", help="Folder made by `data prepare`.")]
 RunOption = Annotated[
-    Path | None, typer.Option("--run", help="The run's folder; a run there goes on.")
+    Path | None,
+    typer.Option("--run", help="Folder of the run; a run in it is resumed."),
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: --set train.lr=1e-4")
 ]
-DryOption = Annotated[
-    bool, typer.Option("--dry-run", help="Only say how large it is and how long it will take.")
-]
-
-
-STAGES = {
-    "codec": "Train the VQ-VAE: mel to tokens and back.",
-    "vocoder": "Train a vocoder on real mels, or on the reconstructions of a trained codec.",
-    "decoder": "Train a token decoder, AR or Diffsound, on a codec's tokens and encoded texts.",
-    "classifier": "Train the classifier that FID, KL and the other metrics listen with.",
-    "captioner": "Train the captioner that scores how well sounds fit texts, word by word.",
-    "matcher": "Train the matcher that chooses among candidates: sounds and texts in one space.",
-}
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only estimate size, memory and time.")]
 
 
 def _command(stage: str) -> Callable[..., None]:
@@ -54,7 +44,7 @@ def _command(stage: str) -> Callable[..., None]:
         dry_run: DryOption = False,
     ) -> None:
         if dry_run:
-            from diffsound.training.estimate import estimate
+            from diffsound.training.runs import estimate
 
             typer.echo(estimate(stage, config, data, set_ or []))
             return
@@ -78,6 +68,6 @@ def plot(
     out: Annotated[Path | None, typer.Option("--out", help="PNG file (RUN/curves.png).")] = None,
 ) -> None:
     """Draw the run's curves into a PNG."""
-    from diffsound.training.plots import plot_run
+    from diffsound.training.logs import plot_run
 
     typer.echo(str(plot_run(run, out)))

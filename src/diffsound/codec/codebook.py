@@ -102,7 +102,7 @@ class Codebooks(nn.Module):
     def fit(self, vectors: Tensor, rounds: int, generator: torch.Generator) -> None:
         """Place the codes by k-means (Lloyd's rounds) over vectors [G, N, d], N ≥ K.
 
-        Their running means become those of these vectors, so that training goes on from there.
+        Their running means become those of these vectors, so that training continues from there.
         """
         groups, size, _ = self.codes.shape
         places = torch.rand(groups, vectors.shape[1], generator=generator).argsort(dim=1)

@@ -8,9 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from diffsound.codec.config import CodecConfig, Conv2dConfig
-from diffsound.codec.conv1d import Conv1dDecoder, Conv1dEncoder, PatchEncoder
+from diffsound.codec.config import CodecConfig, Conv2dConfig, LinearConfig
+from diffsound.codec.conv1d import Conv1dDecoder, Conv1dEncoder, PatchDecoder, PatchEncoder
 from diffsound.codec.conv2d import Conv2dDecoder, Conv2dEncoder
+from diffsound.codec.frame_texture import FrameTexture
 from diffsound.codec.quantizer import Quantized, build_quantizer
 from diffsound.errors import InputError
 
@@ -24,6 +25,8 @@ class CodecOutput:
     codebook_loss, commitment_loss: the second and third term of eq. 2–3, unweighted scalars.
     quantizer_loss: the two with the config's weights.
     latent: [B, C, F'', L'] what the encoder gave, before quantizing.
+    log_prob: [B, L] log density of each frame of the input given its tokens, in nats per cell; None
+        for a codec without texture.
     """
 
     mel: Tensor
@@ -32,6 +35,7 @@ class CodecOutput:
     commitment_loss: Tensor
     quantizer_loss: Tensor
     latent: Tensor
+    log_prob: Tensor | None = None
 
 
 class Codec(nn.Module):
@@ -50,7 +54,10 @@ class Codec(nn.Module):
         backbone = config.backbone
         if isinstance(backbone, Conv2dConfig):
             self.encoder: nn.Module = Conv2dEncoder(backbone)
-            self.decoder: Conv2dDecoder | Conv1dDecoder = Conv2dDecoder(backbone)
+            self.decoder: Conv2dDecoder | Conv1dDecoder | PatchDecoder = Conv2dDecoder(backbone)
+        elif isinstance(backbone, LinearConfig):
+            self.encoder = PatchEncoder(backbone, config.n_mels)
+            self.decoder = PatchDecoder(backbone, config.n_mels)
         else:
             encoder = PatchEncoder if backbone.linear else Conv1dEncoder
             self.encoder = encoder(backbone, config.n_mels)
@@ -65,6 +72,9 @@ class Codec(nn.Module):
         self.quant_conv = nn.Conv2d(inner, parts * quantizer.code_dim, 1)
         self.post_quant_conv = nn.Conv2d(parts * quantizer.code_dim, inner, 1)
         self.quantizer = build_quantizer(quantizer, self.rows)
+        self.texture: FrameTexture | None = None
+        if config.texture is not None:
+            self.texture = FrameTexture(config.texture, config.n_mels, self.rows)
         self._tokens_frozen = False
 
     def freeze_tokens(self) -> None:
@@ -90,7 +100,7 @@ class Codec(nn.Module):
 
     def token_state(self) -> dict[str, Tensor]:
         """The weights that decide which tokens a mel gets."""
-        idle = ("decoder.", "post_quant_conv."), (".count", ".total", ".restarts")
+        idle = ("decoder.", "post_quant_conv.", "texture."), (".count", ".total", ".restarts")
         return {
             name: tensor
             for name, tensor in self.state_dict().items()
@@ -106,13 +116,17 @@ class Codec(nn.Module):
         """mel [B, n_mels, L] → tokens int64 [B, F', ceil(L / time_stride)] (eq. 1)."""
         return self._quantize(self._encode(mel)).tokens
 
-    def decode(self, tokens: Tensor) -> Tensor:
-        """tokens [B, F', L'] → mel [B, n_mels, L' · time_stride], not clipped."""
+    def decode(self, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """tokens [B, F', L'] → mel [B, n_mels, L' · time_stride], not clipped.
+
+        generator: on the CPU, for a codec that draws textures; others ignore it.
+        """
         if tokens.ndim != 3 or tokens.shape[1] != self.rows or tokens.shape[2] == 0:
             raise InputError(
                 f"tokens must be [batch, {self.rows}, columns ≥ 1], not {list(tokens.shape)}"
             )
-        return self._decode(self.quantizer.lookup(self._checked(tokens)))
+        mel = self._decode(self.quantizer.lookup(self._checked(tokens)))
+        return mel if self.texture is None else self.texture.draw(mel, self.rows, generator)
 
     def sketch(self, tokens: Tensor) -> Tensor:
         """The first rows of tokens, [B, k, L'] → a rough mel [B, n_mels, L' · time_stride].
@@ -154,7 +168,7 @@ class Codec(nn.Module):
         """Reconstruct mel [B, n_mels, L] through its tokens, with the terms of the loss (eq. 2–3).
 
         generator: for the restart of unused codes, quantizer dropout and jitter (default: torch's
-            own). jitter: spread of noise on the latent before it is coded, up to so much of it in
+            own). jitter: spread of noise on the latent before it is coded, up to this much of it in
             each item: its columns then agree no better than those that a token decoder draws.
         """
         latent = self._encode(mel)
@@ -172,7 +186,27 @@ class Codec(nn.Module):
             quantizer_loss=weights.codebook_weight * quantized.codebook_loss
             + weights.commitment_weight * quantized.commitment_loss,
             latent=latent,
+            log_prob=self._log_prob(mel, quantized.tokens, generator),
         )
+
+    def _log_prob(
+        self, mel: Tensor, tokens: Tensor, generator: torch.Generator | None
+    ) -> Tensor | None:
+        """Log density [B, L] of mels given their tokens, or in training given the first rows."""
+        if self.texture is None:
+            return None
+        fewest = min(self.config.texture.fewest_rows, self.rows) if self.config.texture else 0
+        rows = torch.full((len(tokens),), self.rows)
+        if self.training and self.sketches:
+            rows = torch.randint(fewest, self.rows + 1, (len(tokens),), generator=generator)
+        with torch.no_grad():
+            means = [
+                self._decode(self.quantizer.lookup(item[None, :count]))
+                for item, count in zip(tokens, rows.tolist(), strict=True)
+            ]
+        mean = torch.cat(means)[..., : mel.shape[-1]]
+        forget = 0.3 if self.training else 0.0
+        return self.texture.log_prob(mel, mean, rows.to(mel.device), generator, forget)
 
     def _encode(self, mel: Tensor) -> Tensor:
         """mel [B, n_mels, L] → latent [B, C, F'', L']."""

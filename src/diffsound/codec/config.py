@@ -5,11 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from diffsound.config import Config
+from diffsound.config import MAX_LEVELS, MAX_STRIDE, Config, Count, Weight, Width
 
-Stride = tuple[PositiveInt, PositiveInt]  # (frequency, time)
+Stride = tuple[Count, Count]  # (frequency, time)
+Depth = Annotated[int, Field(ge=0, le=256)]
+Level = Annotated[int, Field(ge=0, lt=MAX_LEVELS)]
 Share = Annotated[float, Field(ge=0, le=1)]
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 
@@ -24,14 +26,14 @@ class Conv2dConfig(Config):
     """
 
     kind: Literal["conv2d"] = "conv2d"
-    width: PositiveInt = 128
-    multipliers: tuple[PositiveInt, ...] = (1, 1, 2, 2, 4)
-    strides: tuple[Stride, ...] = ((2, 2), (2, 2), (2, 2), (2, 2))
-    encoder_blocks: PositiveInt = 2
-    decoder_blocks: PositiveInt = 3
-    attention_levels: tuple[int, ...] = (4,)
-    latent: PositiveInt = 256
-    norm_groups: PositiveInt = 32
+    width: Width = 128
+    multipliers: Annotated[tuple[Count, ...], Field(max_length=MAX_LEVELS)] = (1, 1, 2, 2, 4)
+    strides: Annotated[tuple[Stride, ...], Field(max_length=MAX_LEVELS)] = ((2, 2),) * 4
+    encoder_blocks: Count = 2
+    decoder_blocks: Count = 3
+    attention_levels: Annotated[tuple[Level, ...], Field(max_length=MAX_LEVELS)] = (4,)
+    latent: Width = 256
+    norm_groups: Count = 32
 
     @model_validator(mode="after")
     def _check(self) -> Conv2dConfig:
@@ -72,9 +74,9 @@ class TextureConfig(Config):
     grain: add the noise itself too, as strongly as the decoder says for each frame and band.
     """
 
-    controls: PositiveInt = 2
-    width: PositiveInt = 16
-    layers: PositiveInt = 2
+    controls: Count = 2
+    width: Width = 16
+    layers: Count = 2
     grain: bool = False
 
 
@@ -86,9 +88,9 @@ class SeamsConfig(Config):
         which it does a third of what it does where nothing changes.
     """
 
-    width: PositiveInt = 256
-    reach: PositiveInt = 4
-    steady: PositiveFloat = 0.05
+    width: Width = 256
+    reach: Count = 4
+    steady: Annotated[float, Field(gt=0, le=1e3)] = 0.05
 
 
 class Conv1dConfig(Config):
@@ -104,12 +106,12 @@ class Conv1dConfig(Config):
     """
 
     kind: Literal["conv1d"] = "conv1d"
-    widths: tuple[PositiveInt, ...] = (128, 256)
-    depths: tuple[int, ...] = (1, 4)
-    strides: tuple[PositiveInt, ...] = (4,)
-    kernel: PositiveInt = 7
-    expansion: PositiveInt = 3
-    latent: PositiveInt = 128
+    widths: Annotated[tuple[Width, ...], Field(max_length=MAX_LEVELS)] = (128, 256)
+    depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_LEVELS)] = (1, 4)
+    strides: Annotated[tuple[Count, ...], Field(max_length=MAX_LEVELS)] = (4,)
+    kernel: Count = 7
+    expansion: Count = 3
+    latent: Width = 128
     linear: bool = False
     texture: TextureConfig | None = None
     seams: SeamsConfig | None = None
@@ -122,8 +124,6 @@ class Conv1dConfig(Config):
                 f"{levels} widths need {levels} depths and {levels - 1} strides, "
                 f"not {len(self.depths)} and {len(self.strides)}"
             )
-        if min(self.depths) < 0:
-            raise ValueError("depths must not be negative")
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, not {self.kernel}")
         return self
@@ -134,7 +134,42 @@ class Conv1dConfig(Config):
         return prod(self.strides)
 
 
-BackboneConfig = Annotated[Conv2dConfig | Conv1dConfig, Field(discriminator="kind")]
+class LinearConfig(Config):
+    """One linear map per column and one back; `principal.py` computes both from mels.
+
+    time_stride: frames per column. latent: numbers per column.
+    """
+
+    kind: Literal["linear"] = "linear"
+    time_stride: Count = 8
+    latent: Width = 128
+
+
+BackboneConfig = Annotated[Conv2dConfig | Conv1dConfig | LinearConfig, Field(discriminator="kind")]
+
+
+class FrameTextureConfig(Config):
+    """A distribution of mels around the decoded one, drawn frame by frame: `frame_texture.py`.
+
+    patch: frames per position of the network that reads the decoded mel.
+    width, layers, kernel, expansion: its ConvNeXt blocks.
+    hidden: width of the network that runs at every frame.
+    past: number of frames before that it sees.
+    mixtures: Gaussians per frame. rank: ways in which the bands of a Gaussian move together.
+    fewest_rows: it learns to fill in mels decoded from this many of the first rows or more (a
+        residual quantizer; with others it always gets all rows).
+    """
+
+    patch: Count = 4
+    width: Width = 384
+    layers: Count = 6
+    kernel: Count = 7
+    expansion: Count = 3
+    hidden: Width = 256
+    past: Count = 6
+    mixtures: Count = 3
+    rank: Count = 4
+    fewest_rows: Count = 4
 
 
 class QuantizerConfig(Config):
@@ -156,17 +191,17 @@ class QuantizerConfig(Config):
     """
 
     layout: Literal["shared", "per_row", "product", "residual"] = "shared"
-    rows: PositiveInt | None = None
-    codebook_size: PositiveInt = 256
-    code_dim: PositiveInt = 256
+    rows: Count | None = None
+    codebook_size: Width = 256
+    code_dim: Width = 256
     normalise: bool = False
     update: Literal["gradient", "ema"] = "gradient"
     decay: ShareBelowOne = 0.99
     restart_threshold: ShareBelowOne = 0.03
-    codebook_weight: NonNegativeFloat = 1.0
-    commitment_weight: NonNegativeFloat = 1.0
+    codebook_weight: Weight = 1.0
+    commitment_weight: Weight = 1.0
     dropout: Share = 0.0
-    beam: PositiveInt = 1
+    beam: Count = 1
 
     @model_validator(mode="after")
     def _check(self) -> QuantizerConfig:
@@ -187,12 +222,17 @@ class QuantizerConfig(Config):
 class CodecConfig(Config):
     """A codec; the defaults are the paper's (section III-B)."""
 
-    n_mels: PositiveInt = 80
+    n_mels: Annotated[int, Field(ge=1, le=512)] = 80
     backbone: BackboneConfig = Conv2dConfig()
     quantizer: QuantizerConfig = QuantizerConfig()
+    texture: FrameTextureConfig | None = None
 
     @model_validator(mode="after")
     def _check(self) -> CodecConfig:
+        if self.time_stride > MAX_STRIDE:
+            raise ValueError(
+                f"the strides make {self.time_stride} frames a column; {MAX_STRIDE} at most"
+            )
         if isinstance(self.backbone, Conv2dConfig) and self.n_mels % self.backbone.frequency_stride:
             raise ValueError(
                 f"n_mels {self.n_mels} is not a multiple of the frequency stride "
@@ -286,8 +326,8 @@ class DiscriminatorConfig(Config):
         slope of every layer; "none" is the cheapest.
     """
 
-    width: PositiveInt = 64
-    layers: PositiveInt = 3
+    width: Width = 64
+    layers: Count = 3
     norm: Literal["batch", "group", "spectral", "none"] = "batch"
 
     @classmethod

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from diffsound.codec.config import Conv1dConfig, TextureConfig
+from diffsound.codec.config import Conv1dConfig, LinearConfig, TextureConfig
 from diffsound.codec.seams import Seams
 
 
@@ -54,13 +54,30 @@ class Conv1dEncoder(nn.Module):
 class PatchEncoder(nn.Module):
     """mel [B, n_mels, L] in [-1, 1] → latent [B, C, 1, L / stride], one linear map per column."""
 
-    def __init__(self, config: Conv1dConfig, n_mels: int) -> None:
+    def __init__(self, config: Conv1dConfig | LinearConfig, n_mels: int) -> None:
         super().__init__()
         stride = config.time_stride
         self.patches = nn.Conv1d(n_mels, config.latent, stride, stride=stride)
 
     def forward(self, mel: Tensor) -> Tensor:
         return self.patches(mel)[:, :, None]
+
+
+class PatchDecoder(nn.Module):
+    """latent [B, C, 1, L'] → mel [B, n_mels, L' · stride], one linear map per column."""
+
+    def __init__(self, config: LinearConfig, n_mels: int) -> None:
+        super().__init__()
+        stride = config.time_stride
+        self.patches = nn.ConvTranspose1d(config.latent, n_mels, stride, stride=stride)
+
+    @property
+    def last_layer(self) -> Tensor:
+        """The weight at which VQGAN balances the adversarial gradient."""
+        return self.patches.weight
+
+    def forward(self, latent: Tensor) -> Tensor:
+        return self.patches(latent[:, :, 0])
 
 
 class Conv1dDecoder(nn.Module):
@@ -119,7 +136,7 @@ class Conv1dDecoder(nn.Module):
 class Texture(nn.Module):
     """mel [B, n_mels, L] and the decoder's last hidden layer [B, C, L] → what to add to the mel.
 
-    The grain of a noise cannot be coded, and need not be: it is made anew from noise. While it
+    The grain of a noise cannot be coded, and need not be: it is drawn again from noise. While it
     learns the noise is fresh, later always the same, so that tokens have one mel.
     """
 
@@ -139,7 +156,8 @@ class Texture(nn.Module):
         if config.grain:
             self.grain = nn.Conv1d(hidden, n_mels, 1)
             _silence(self.grain)
-        drawn = torch.randn(n_mels, self.PERIOD, generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(n_mels, self.PERIOD, generator=generator, device="cpu")
         self.register_buffer("noise", drawn, persistent=False)
 
     def forward(self, mel: Tensor, hidden: Tensor) -> Tensor:

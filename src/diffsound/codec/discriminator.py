@@ -13,7 +13,7 @@ from diffsound.errors import InputError
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PatchJudgement:
     """logits: [B, 1, H, W], one per patch, high for real; features: what each layer gave."""
 
     logits: Tensor
@@ -38,7 +38,7 @@ class PatchDiscriminator(nn.Module):
         self.smallest = 3 * 2**config.layers
         self.apply(_initialise)
 
-    def forward(self, mel: Tensor) -> Judgement:
+    def forward(self, mel: Tensor) -> PatchJudgement:
         if min(mel.shape[1:]) < self.smallest:
             raise InputError(
                 f"the discriminator needs at least {self.smallest} bands and frames, "
@@ -49,7 +49,7 @@ class PatchDiscriminator(nn.Module):
         for block in self.blocks:
             x = F.leaky_relu(block(x), 0.2)
             features.append(x)
-        return Judgement(self.head(x), features)
+        return PatchJudgement(self.head(x), features)
 
 
 def _block(config: DiscriminatorConfig, channels: int, wider: int, stride: int) -> nn.Module:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.codec.codec import Codec
-from diffsound.codec.config import Conv1dConfig
-from diffsound.codec.conv1d import Conv1dDecoder, PatchEncoder
+from diffsound.codec.config import Conv1dConfig, LinearConfig
+from diffsound.codec.conv1d import Conv1dDecoder, PatchDecoder, PatchEncoder
 from diffsound.codec.quantizer import ResidualQuantizer
 from diffsound.errors import ConfigError, DataError
 
@@ -23,21 +23,21 @@ ROUNDS = 15  # of k-means; the error falls by less than a thousandth afterwards
 def principal_start(codec: Codec, mels: Tensor, generator: torch.Generator) -> None:
     """Set a codec's linear maps and codebooks from mels [N, n_mels, L] in [0, 1].
 
-    The codec needs `backbone.linear`, a residual quantizer, and codes of the latent's length.
+    The codec needs a linear backbone, a residual quantizer, and codes of the latent's length.
     generator: for the first codes of k-means.
     """
     encoder, decoder, quantizer = codec.encoder, codec.decoder, codec.quantizer
     backbone = codec.config.backbone
     if not (
-        isinstance(backbone, Conv1dConfig)
+        isinstance(backbone, Conv1dConfig | LinearConfig)
         and isinstance(encoder, PatchEncoder)
-        and isinstance(decoder, Conv1dDecoder)
+        and isinstance(decoder, Conv1dDecoder | PatchDecoder)
         and decoder.patches is not None
         and isinstance(quantizer, ResidualQuantizer)
         and codec.config.quantizer.code_dim == backbone.latent
     ):
         raise ConfigError(
-            "a principal start needs codec.backbone.linear, the quantizer layout 'residual', "
+            "a principal start needs a linear codec.backbone, the quantizer layout 'residual', "
             "and quantizer.code_dim equal to backbone.latent"
         )
     stride, latent = codec.time_stride, backbone.latent
@@ -60,6 +60,8 @@ def principal_start(codec: Codec, mels: Tensor, generator: torch.Generator) -> N
     for stage in quantizer.books():
         stage.fit(rest[None], ROUNDS, generator)
         rest = rest - stage.lookup(stage.nearest(rest[None]))[0]
+    if isinstance(decoder, PatchDecoder):
+        return
     if decoder.texture is not None and decoder.texture.grain is not None:
         lost = patches - decoder.patches(encoder(patches)[:, :, 0] - rest[..., None])
         grain = decoder.texture.grain

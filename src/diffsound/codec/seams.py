@@ -34,7 +34,7 @@ class Seams(nn.Module):
         self.stride = stride
         self.steady = 2 * config.steady  # mels come in [-1, 1]
         near = _segments(stride)
-        distance = (torch.arange(stride) + 0.5) / min(config.reach, stride)
+        distance = (torch.arange(stride, device="cpu") + 0.5) / min(config.reach, stride)
         fall = 0.5 + 0.5 * torch.cos(torch.pi * distance.clamp(max=1.0))
         self.register_buffer("near", near, persistent=False)
         self.register_buffer("fall", fall, persistent=False)

@@ -1,22 +1,24 @@
-"""Several ways to say what a clip is, from its class, title, tags and captions.
+"""Captions of a clip, made from its class, title, tags and own captions.
 
-One caption per clip teaches a decoder that wording; several teach it the sound. Everything said
-is either true of the whole class (hand-written tables under `phrases/`), said by the clip's own
-title, or another grammatical form of what its own captions say.
+One caption per clip teaches a decoder that wording; several teach it the sound. Everything said is
+true of the whole class (hand-written tables under `phrases/`), comes from the clip's own title
+("Dog_bark_04.wav" is "dog bark"), or is another grammatical form of its own captions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from importlib.resources import files
 from typing import Any, Protocol
 
 import numpy as np
+import yaml
 
-from diffsound.data.titles import clean_title, phrase_table
 from diffsound.errors import InputError
 from diffsound.text.english import (
     ADJECTIVES,
@@ -32,6 +34,58 @@ from diffsound.text.english import (
     tidy,
 )
 from diffsound.text.mbtg import clean_label
+
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
+_EXTENSION = re.compile(r"\.(?:wav|mp3|flac|ogg|aiff?|m4a|opus|wma|mp4)\b", re.IGNORECASE)
+_BRACKETS = re.compile(r"\([^)]*\)|\[[^\]]*\]|\{[^}]*\}")
+_MONTH = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
+_DATE = re.compile(rf"\b(?:\d+ ?)?(?:{_MONTH})[a-z]*\.? ?\d+", re.IGNORECASE)
+_UNIT = re.compile(
+    r"\b\d+(?:[.,]\d+)?\s*(?:k\s*hz|hz|k|bits?|kbps|mins?|minutes?|secs?|seconds?|s|bpm|db|watt|m)\b",
+    re.IGNORECASE,
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+
+
+@cache
+def phrase_table(name: str) -> dict[str, Any]:
+    """One of the YAML tables under `phrases/`."""
+    text = files("diffsound.data").joinpath("phrases", f"{name}.yaml").read_text(encoding="utf-8")
+    table: dict[str, Any] = yaml.safe_load(text)
+    return table
+
+
+def clean_title(title: str) -> str:
+    """The words of a title or file name, lower-case, without numbers, dates, units and noise.
+
+    >>> clean_title("Dog_bark_04.wav")
+    'dog bark'
+    >>> clean_title("20100423.hungry.cats.01")
+    'hungry cats'
+    >>> clean_title("Pig - Scream 5 - 96k Hz")
+    'pig scream'
+    >>> clean_title("creature: alien 03")
+    'alien'
+    >>> clean_title("glassBreak_stereo_44100Hz_v2 (freesound 1234).FLAC")
+    'glass break'
+    """
+    text = _ESCAPE.sub(lambda match: chr(int(match[1] or match[2], 16)), title)
+    text = unicodedata.normalize("NFKC", text)
+    # Bilingual titles put English last; packs put their name before a colon.
+    text = text.split(" / ")[-1].rsplit(": ", 1)[-1]
+    text = _EXTENSION.sub(" ", _BRACKETS.sub(" ", text)).replace("_", " ")
+    text = _UNIT.sub(" ", _DATE.sub(" ", text))
+    text = _CAMEL.sub(" ", text)
+    words = re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", text.lower())
+    table = phrase_table("generic")
+    noise, edges = set(table["noise"]), set(table["edges"])
+    words = [word for word in words if word not in noise and (len(word) > 1 or word == "a")]
+    while words and words[0] in edges - {"a", "an", "the"}:
+        words.pop(0)
+    while words and words[-1] in edges:
+        words.pop()
+    return " ".join(words)
+
 
 __all__ = ["Described", "caption_report", "captions_for", "clean_title", "heldout_prompts"]
 
@@ -69,14 +123,14 @@ def captions_for(
 ) -> tuple[str, ...]:
     """Distinct captions of a clip, its own first; none of them is a held-out prompt.
 
-    n:   at most so many. The clip's own captions are kept; of the others, a random choice.
-    rng: where that choice comes from; by default the clip's id, so that clips of one class get
-         different wordings and a rerun the same ones.
-    asked: also the sentences by which people may ask for the clip's class (`phrases/asked.yaml`).
-         They teach which words mean it; their details need not be true of the clip.
+    n:   largest number of captions. The clip's own come first, the others are a random choice.
+    rng: draws that choice; by default it is seeded with the clip's id, so that clips of one class
+         get different wordings, and a rerun gives the same ones.
+    asked: also add sentences people may ask for the class with (`phrases/asked.yaml`). They teach
+         which words mean the class; their details need not be true of the clip.
     """
     if n is not None and n < 1:
-        raise InputError(f"a clip needs one caption or more, not {n}")
+        raise InputError(f"a clip needs at least one caption, not {n}")
     own = _distinct(tidy(caption) for caption in record.captions)
     wordings = [*own, *_made(record, own), *(_asked(record) if asked else ())]
     made = _distinct(wordings)[len(own) :]
@@ -90,7 +144,7 @@ def captions_for(
 
 
 def heldout_prompts() -> dict[str, list[str]]:
-    """Prompts per ESC-50 class in wordings that `captions_for` never gives."""
+    """Prompts per ESC-50 class, in wordings that `captions_for` never produces."""
     return {label: list(prompts) for label, prompts in phrase_table("heldout").items()}
 
 
@@ -135,12 +189,12 @@ def caption_report(records: Iterable[Described]) -> dict[str, Any]:
 
 
 def _made(record: Described, own: Sequence[str]) -> Iterator[str]:
-    """Captions made for a clip, the surest and most telling first."""
+    """Captions made for a clip, the most reliable and specific first."""
     title = clean_title(record.title)
     labels = [clean_label(label) for label in record.labels if re.search(r"[^\W_]", label)]
     entry = phrase_table("esc50").get(labels[0]) if len(labels) == 1 else None
-    # A clip of another source has the class's label but perhaps not its usual sound (a pig may
-    # squeal), which its own caption knows better than the table.
+    # A clip of another source has the label but perhaps not the class's usual sound (a pig may
+    # squeal); its own caption knows better than the table.
     if entry is not None and (record.source == "esc50" or not own):
         yield from _class_wordings(entry, title)
         labels, own = [], [*own, entry["say"][0]]
@@ -149,7 +203,7 @@ def _made(record: Described, own: Sequence[str]) -> Iterator[str]:
     forms = [form for caption in own for form in _forms(caption)]
     yield from forms
     if forms and len(labels) == 1:
-        # The captions have the articles and verbs; the label adds how people search.
+        # The captions have articles and verbs; the label is what people search for.
         yield from (labels[0], f"{labels[0]} sound effect")
     else:
         yield from _label_wordings(labels)
@@ -160,7 +214,7 @@ def _made(record: Described, own: Sequence[str]) -> Iterator[str]:
 
 
 def _asked(record: Described) -> Sequence[str]:
-    """How people may ask for the clip's class; only ESC-50's clips all sound like their class."""
+    """How people may ask for the clip's class; only for ESC-50, whose clips are typical."""
     if record.source != "esc50" or len(record.labels) != 1:
         return ()
     wordings: Sequence[str] = phrase_table("asked").get(clean_label(record.labels[0]), ())
@@ -179,7 +233,7 @@ def _class_wordings(entry: dict[str, Any], title: str) -> Iterator[str]:
 
 
 def _title_speaks(title: str, labels: Sequence[str], own: Sequence[str]) -> bool:
-    """Whether a title is plain English about the very thing the labels or captions name."""
+    """Whether a title is plain English about what the labels or captions name."""
     words = title.split()
     if not labels and not own:
         return True
@@ -190,7 +244,7 @@ def _title_speaks(title: str, labels: Sequence[str], own: Sequence[str]) -> bool
 
 
 def _forms(caption: str) -> Iterator[str]:
-    """The other grammatical forms of a caption that can be read surely."""
+    """Other grammatical forms of a caption, if it can be parsed reliably."""
     phrase = phrase_of(caption)
     if phrase.statements:
         yield from phrase.statements
@@ -213,7 +267,7 @@ def _is_name(caption: str) -> bool:
 
 
 def _label_wordings(labels: Sequence[str]) -> Iterator[str]:
-    """Plain wordings of labels, which are true together but in no known order or relation."""
+    """Plain wordings of labels that occur together, in no known order."""
     if not labels:
         return
     names = [_with_article(label) for label in labels]
@@ -251,7 +305,7 @@ def _with_article(label: str) -> str:
 
 
 def _distinct(captions: Iterable[str]) -> list[str]:
-    """Without repeats and without held-out prompts."""
+    """The captions without repeats and without held-out prompts."""
     seen: dict[str, str] = {}
     heldout = _heldout_keys()
     for caption in captions:
@@ -262,7 +316,7 @@ def _distinct(captions: Iterable[str]) -> list[str]:
 
 
 def _key(caption: str) -> str:
-    """What is left of a caption when articles, case and punctuation do not count."""
+    """A caption without articles, case and punctuation, for comparison."""
     words = re.findall(r"[^\W_]+", caption.lower())
     return " ".join(word for word in words if word not in {"a", "an", "the"})
 
@@ -274,7 +328,7 @@ def _heldout_keys() -> frozenset[str]:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    """Words a title may have and still be plain English."""
+    """The words a plain English title may have."""
     words = {*phrase_table("generic")["plain"], *phrase_table("generic")["edges"]}
     for entry in phrase_table("esc50").values():
         for wording in (*entry["say"], *(w for some in entry.get("if", {}).values() for w in some)):
@@ -284,5 +338,5 @@ def _vocabulary() -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    """Enough of a word to match its inflections: barks, barking, barked -> bark."""
+    """A word without its ending, to match inflections: barks, barking, barked -> bark."""
     return re.sub(r"(?:ing|ed|es|s|e)$", "", word)

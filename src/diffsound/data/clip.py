@@ -13,21 +13,21 @@ import torch
 from pydantic import Field
 
 from diffsound.audio.io import read_audio
-from diffsound.audio.loudness import limit_peak, to_loudness
 from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.audio.mixing import limit_peak, to_loudness
 from diffsound.config import Config
 from diffsound.data.captions import captions_for
 from diffsound.data.duplicates import sound_fingerprint
+from diffsound.data.index import json_bytes, read_span
 from diffsound.data.record import AudioLocation, Record
-from diffsound.data.tar import json_bytes, read_span
 from diffsound.errors import DataError
 
 
 class PrepareSettings(Config):
-    """Every choice that changes the bytes of a prepared folder.
+    """Everything that determines the bytes of a prepared folder.
 
     mel:         the front end (its sample rate is the clips' rate).
-    max_seconds: longer clips are cropped to it, or split into parts of it (`long`).
+    max_seconds: longer clips are cropped to this or split into parts of it (`long`).
     min_seconds: shorter clips are rejected.
     fit:         "pad" with silence or "loop" up to max_seconds; "none" keeps the length.
     trim_db:     cut the ends that stay this far below the clip's peak (None: no trimming).
@@ -35,7 +35,7 @@ class PrepareSettings(Config):
     silent_db:   a clip whose peak is below this (dBFS) counts as silent and is rejected.
     store_mel:   keep float16 mels in the shards (else they are computed when asked for).
     paraphrases: add captions made from the clip's class, title and tags to its own.
-    licences:    clips under any other licence are left out (None: all are taken).
+    licences:    clips under any other licence are left out (None: all are used).
     """
 
     mel: MelConfig = MelConfig()
@@ -54,7 +54,7 @@ class PrepareSettings(Config):
 
 @dataclass(frozen=True)
 class PreparedClip:
-    """A clip as it goes into a shard: 16-bit samples, its record, and what was done to it."""
+    """A clip as stored in a shard: 16-bit samples, its record, and what was done to it."""
 
     record: Record
     samples: np.ndarray  # int16 [samples]
@@ -75,9 +75,9 @@ class PreparedClip:
 
 
 def prepare_clip(record: Record, settings: PrepareSettings) -> list[PreparedClip]:
-    """Read and prepare one record; several clips when a long one is split.
+    """Read and prepare one record; a long one may be split into several clips.
 
-    Raises AudioError or DataError with the reason when the clip cannot be used.
+    Raises AudioError or DataError with the reason if the clip is not usable.
     """
     rate = settings.mel.sample_rate
     wave = _cut(read_location(record.audio, rate), record.audio, rate)
@@ -133,7 +133,7 @@ def read_location(location: AudioLocation, sample_rate: int) -> np.ndarray:
 def trim_silence(wave: np.ndarray, rate: int, below_db: float) -> tuple[np.ndarray, int]:
     """The wave without quiet ends, and how many samples were cut before it.
 
-    Quiet: 10 ms blocks whose peak stays `below_db` under the wave's; one block is kept as a margin.
+    Quiet are 10 ms blocks whose peak is `below_db` below the wave's; one block is kept as a margin.
     """
     block = max(1, rate // 100)
     padded = np.pad(np.abs(wave), (0, -len(wave) % block))
@@ -145,12 +145,12 @@ def trim_silence(wave: np.ndarray, rate: int, below_db: float) -> tuple[np.ndarr
 
 
 def loop_to(wave: np.ndarray, samples: int, rate: int) -> np.ndarray:
-    """Repeat a wave up to a length; 10 ms cross-fades keep the seams from clicking."""
+    """Repeat a wave up to a length, with 10 ms cross-fades so that the seams do not click."""
     if len(wave) >= samples:
         return wave[:samples]
     fade = min(rate // 100, len(wave) // 4)
     step = len(wave) - fade
-    # Taken between samples, a ramp and its mirror image add up to one, be it a single sample long.
+    # At half steps a ramp and its mirror image add up to one, even a ramp of a single sample.
     ramp = np.sin((np.arange(fade, dtype=np.float32) + 0.5) / max(fade, 1) * (math.pi / 2)) ** 2
     body = wave.copy()
     body[:fade] *= ramp
@@ -158,7 +158,7 @@ def loop_to(wave: np.ndarray, samples: int, rate: int) -> np.ndarray:
     looped = np.zeros(samples + len(wave), dtype=np.float32)
     for begin in range(0, samples, step):
         looped[begin : begin + len(wave)] += body
-    looped[:fade] = wave[:fade]  # the very beginning has nothing to fade from
+    looped[:fade] = wave[:fade]  # the beginning has nothing to fade from
     return looped[:samples]
 
 
@@ -186,13 +186,13 @@ def array_bytes(array: np.ndarray) -> bytes:
 def _cut(wave: np.ndarray, location: AudioLocation, rate: int) -> np.ndarray:
     if location.start is None or location.end is None:
         return wave
-    # Half a second of tolerance: cut files are often a little longer than their segment.
+    # Tolerance: files that are already cut are often a little longer than their segment.
     if len(wave) <= (location.end - location.start + 0.5) * rate:
         return wave
     part = wave[round(location.start * rate) : round(location.end * rate)]
     if len(part) == 0:
         raise DataError(
-            f"its segment begins at {location.start} s, the file ends at {len(wave) / rate:.1f} s"
+            f"its segment starts at {location.start} s, the file ends at {len(wave) / rate:.1f} s"
         )
     return part
 
@@ -216,7 +216,7 @@ def _level_and_fit(wave: np.ndarray, settings: PrepareSettings, done: dict[str, 
     if settings.loudness is not None:
         wave = to_loudness(wave, rate, settings.loudness)
     else:
-        wave = limit_peak(wave, 1.0)  # lossy files may decode past full scale: never clipped
+        wave = limit_peak(wave, 1.0)  # lossy files may decode beyond full scale
     gain = float(np.abs(wave).max()) / peak
     if abs(gain - 1) > 1e-4:
         done["gain_db"] = round(20 * math.log10(gain), 2)

@@ -1,4 +1,4 @@
-"""Training items from prepared data: waves, tokens with text, soundscapes made on the fly.
+"""Training items from prepared data: windows of waves, and tokens with a text.
 
 Every `item(index, rng)` is a pure function of its arguments; see loaders.py for why.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from diffsound.audio import mixing
 from diffsound.data import augment as aug
 from diffsound.data.augment import AugmentConfig
 from diffsound.data.clip import to_int16
@@ -18,11 +19,11 @@ from diffsound.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from diffsound.data.record import Record
-    from diffsound.text.features import TextFeatures
+    from diffsound.data.shards import PreparedData
 
 
 class ClipData(Protocol):
-    """Clips by position, as `PreparedData` and `ArrayData` hold them."""
+    """Clips by position, as `PreparedData` holds them."""
 
     @property
     def records(self) -> Sequence[Record]: ...
@@ -32,41 +33,16 @@ class ClipData(Protocol):
         ...
 
 
-class TokenData(Protocol):
-    """Tokens of the clips under one codec."""
-
-    def of(self, i: int) -> np.ndarray:
-        """uint16 [variants, F', L']."""
-        ...
-
-
-class TextData(Protocol):
-    """Encoded captions of the clips under one text encoder."""
-
-    def of(self, i: int) -> TextFeatures:
-        """A batch: one entry for each distinct caption of the clip."""
-        ...
-
-
-class TokenisedData(ClipData, Protocol):
-    """Clips whose tokens and encoded captions are stored too."""
-
-    def tokens(self, fingerprint: str | None = None) -> TokenData: ...
-
-    def text(self, fingerprint: str | None = None) -> TextData: ...
-
-
 def label_names(data: ClipData, indices: Sequence[int]) -> list[str]:
-    """The sorted first labels of the clips: a class's number is its place in this list."""
+    """The sorted first labels of the clips; a class's number is its index in this list."""
     return sorted({data.records[i].labels[0] for i in indices if data.records[i].labels})
 
 
 class WaveCache:
-    """Decoded waves kept as 16-bit integers, as shards hold them, in one block of memory
-    (160 MB per hour).
+    """Decoded waves as 16-bit integers, as in the shards, in one block of memory (160 MB per hour).
 
-    The block is filled before DataLoader workers are forked, so they share it instead of decoding
-    the same files again every epoch.
+    The block is filled before DataLoader workers are forked. They share it, and files are decoded
+    once instead of every epoch.
     """
 
     def __init__(self, data: ClipData, indices: Sequence[int]) -> None:
@@ -92,7 +68,7 @@ class WaveDataset:
     """Windows of clips: {"wave": float32 [samples], "id": str, "label": int}.
 
     Without `augment` an item is the first `samples` of its clip, zero-padded. The label is the
-    place of the clip's first label in `labels`, or -1.
+    index of the clip's first label in `labels`, or -1.
     """
 
     def __init__(
@@ -119,7 +95,7 @@ class WaveDataset:
         return len(self.indices)
 
     def label(self, index: int) -> int:
-        """The class number of an item, -1 for none: what a balanced sampler groups by."""
+        """The class number of an item, -1 for none, for balanced sampling."""
         names = self.records[self.indices[index]].labels
         return self._label_number.get(names[0], -1) if names else -1
 
@@ -140,11 +116,8 @@ class WaveDataset:
 
     def _augmented(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         wave = self._window(clip, how, rng)
-        if how.mix_probability and rng.random() < how.mix_probability:
-            other = self._window(self._other(rng), how, rng)
-            wave = aug.mix_at(wave, other, rng.uniform(*how.mix_snr_db))
-        wave = wave * np.float32(aug.decibels(rng.uniform(*how.gain_db)))
-        return aug.keep_peak(wave)
+        wave = wave * np.float32(mixing.decibels(rng.uniform(*how.gain_db)))
+        return mixing.keep_peak(wave)
 
     def _window(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         wave = self._played(clip, how, rng)
@@ -154,13 +127,12 @@ class WaveDataset:
                 wave = aug.loop_to(wave, self.samples + len(wave))
             elif how.fill == "chain" and not self._stays_silent(how, rng):
                 wave = self._chain(wave, how, rng)
-        wave = aug.random_window(wave, self.samples, rng)
-        return np.roll(wave, int(rng.integers(self.samples))) if how.roll else wave
+        return aug.random_window(wave, self.samples, rng)
 
     def _played(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
-        """The clip at a random speed; of a long one only the part a window can need."""
+        """The clip at a random speed; of a long one only the part that a window needs."""
         wave = self._waves.wave(clip)
-        if not how.speed or rng.random() >= how.speed_probability:
+        if not how.speed or rng.random() >= aug.SPEED_SHARE:
             return wave
         factor = aug.draw_speed(how.speed, rng)
         needed = int(np.ceil(self.samples * factor)) + 1
@@ -175,7 +147,7 @@ class WaveDataset:
     def _chain(self, wave: np.ndarray, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         """Other clips after this one until the window is full."""
         pieces, filled = [wave], len(wave)
-        # Bounded, for a set of empty clips would never fill the window.
+        # Bounded: a set of empty clips would never fill the window.
         for _ in range(64):
             if filled >= self.samples:
                 break
@@ -193,82 +165,66 @@ class TokenDataset:
 
     {"tokens": int64 [F', L'], "features": float32 [S, D], "mask": bool [S], "pooled": [D], "id"}.
 
-    Each item is a random variant (alignment) of its clip with a random one of its captions; with
-    `augment=False` always the first of both. With `widths` (a ladder such as 54, 108, 216 columns)
-    every grid is cut at random to the widest rung it fills, so that a loader can make batches of
-    equal widths with `bucket_by=dataset.width`; clips narrower than the first rung are left out
-    and named in `left_out`.
+    An item is a random variant (alignment) of its clip with one of its captions, drawn at random;
+    with `augment=False` it is always the first variant and the first caption.
     """
 
     def __init__(
         self,
-        data: TokenisedData,
+        data: PreparedData,
         indices: Sequence[int],
         *,
         codec: str | None = None,
         encoder: str | None = None,
-        widths: Sequence[int] | None = None,
         augment: bool = True,
+        text: bool = True,
     ) -> None:
-        """codec, encoder: fingerprints, needed only if the data holds more than one of a kind."""
+        """codec, encoder: fingerprints, needed only if the data holds more than one of a kind.
+
+        text: False leaves the captions out, which then need not be encoded.
+        """
         self.records = data.records
         self.tokens = data.tokens(codec)
-        self.text = data.text(encoder)
+        self.text = data.text(encoder) if text else None
         self.augment = augment
-        self.indices: list[int] = []
-        self.left_out: list[str] = []
-        self._widths: list[int] = []
-        for clip in _some(indices):
-            width = _rung(self.tokens.of(clip).shape[-1], widths)
-            if width:
-                self.indices.append(clip)
-                self._widths.append(width)
-            else:
-                self.left_out.append(self.records[clip].id)
-        if not self.indices:
-            raise DataError("no clip has tokens as wide as the smallest of the widths asked for")
+        self.indices = _some(indices)
+        self._widths = [self.tokens.of(clip).shape[-1] for clip in self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def width(self, index: int) -> int:
-        """Columns L' of the item's grid."""
+        """Columns L' of the clip's widest variant."""
         return self._widths[index]
 
     def item(self, index: int, rng: np.random.Generator) -> dict[str, Any]:
         """One grid of the clip at `index` and one of its captions."""
-        clip, width = self.indices[index], self._widths[index]
-        variants, text = self.tokens.of(clip), self.text.of(clip)
-        if self.augment:
-            grid = _without_gaps(variants[int(rng.integers(len(variants)))])
-            width = min(width, grid.shape[-1])
-            at = int(rng.integers(0, grid.shape[-1] - width + 1))
-            caption = int(rng.integers(len(text)))
-        else:
-            grid, at, caption = _without_gaps(variants[0]), 0, 0
+        clip = self.indices[index]
+        variants = self.tokens.of(clip)
+        variant = int(rng.integers(len(variants))) if self.augment else 0
+        item = {
+            "tokens": _without_gaps(variants[variant]).astype(np.int64),
+            "id": self.records[clip].id,
+        }
+        if self.text is None:
+            return item
+        text = self.text.of(clip)
+        caption = int(rng.integers(len(text))) if self.augment else 0
         real = int(text.mask[caption].sum())
         return {
-            "tokens": grid[:, at : at + width].astype(np.int64),
+            **item,
             "features": text.features[caption, :real].float(),
             "mask": text.mask[caption, :real],
             "pooled": text.pooled[caption].float(),
-            "id": self.records[clip].id,
         }
 
 
 def _without_gaps(grid: np.ndarray) -> np.ndarray:
-    """grid [F', L'] without the columns after its end, which only longer variants have."""
+    """grid [F', L'] without the columns that only longer variants have."""
     return grid[:, grid[0] != NO_TOKEN]
-
-
-def _rung(width: int, widths: Sequence[int] | None) -> int:
-    """The widest rung a grid of this width fills, 0 for none."""
-    if widths is None:
-        return width
-    return max((rung for rung in widths if rung <= width), default=0)
 
 
 def _some(indices: Sequence[int]) -> list[int]:
     if len(indices) == 0:
-        raise DataError("no clips: the split or filter chosen leaves none")
+        raise DataError("no clips: the chosen split or filter leaves none")
     return [int(index) for index in indices]

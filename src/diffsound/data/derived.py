@@ -1,20 +1,47 @@
-"""Shards made from a prepared folder's shards, one for one: tokens, text features."""
+"""Tokens and text features of a prepared folder, one shard for each of its shards.
+
+They are stored, so that a decoder trains without running the codec or the text encoder.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from diffsound.data.engines import Engine, SerialEngine
-from diffsound.data.index import ShardInfo
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from diffsound.audio.io import fit_length, read_audio
+from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.codec.codec import Codec
+from diffsound.config import Config
+from diffsound.data.augment import change_speed
+from diffsound.data.clip import array_bytes
+from diffsound.data.engines import MapEngine, SerialEngine
+from diffsound.data.index import (
+    NO_TOKEN,
+    ShardInfo,
+    TextIndex,
+    TokensIndex,
+    check_same_settings,
+    read_index,
+    read_sidecar,
+    read_span,
+    write_error,
+    write_index,
+    write_shard,
+)
 from diffsound.data.prepare import one_thread, remove_stale, shard_name
-from diffsound.data.shards import shard_members
-from diffsound.data.tar import read_sidecar, read_span, write_error, write_shard
+from diffsound.data.shards import PreparedData, shard_members
 from diffsound.errors import DataError
+from diffsound.text.features import TextEncoder, TextFeatures
 
 # One model per process, by fingerprint: a worker makes many shards and loads once.
 _loaded: dict[str, Any] = {}
@@ -22,7 +49,7 @@ _loaded: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class Clip:
-    """What a maker gets of a clip: its fields and its FLAC file."""
+    """A clip as stored: its fields and its FLAC file."""
 
     fields: dict[str, Any]
     flac: bytes
@@ -32,11 +59,11 @@ class Clip:
 class DerivedTask:
     """One shard to make from one shard of clips.
 
-    load: gives the model in the process that works. make: (model, settings, clips) -> the shard's
-    entries (id, {suffix: bytes}) in the clips' order. Both must be picklable.
+    load: returns the model, in the process that does the work. make: (model, settings, clips) ->
+    the shard's entries (id, {suffix: bytes}) in the clips' order. Both must be picklable.
     """
 
-    kind: str
+    kind: Literal["tokens", "text"]
     number: int
     clips: ShardInfo
     clips_folder: str
@@ -53,25 +80,59 @@ class DerivedTask:
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-def make_derived(
-    tasks: list[DerivedTask],
-    engine: Engine | None = None,
-    progress: Callable[[ShardInfo], None] | None = None,
-) -> tuple[ShardInfo, ...]:
-    """Make the shards that are not there yet; all of them as the index lists them."""
+DerivedT = TypeVar("DerivedT", TokensIndex, TextIndex)
+
+
+def _derive(
+    data: PreparedData,
+    index: DerivedT,
+    settings: dict[str, Any],
+    load: Callable[[], Any],
+    make: Callable[..., Any],
+    engine: MapEngine | None,
+    progress: Callable[[ShardInfo], None] | None,
+) -> DerivedT:
+    """Make the shards of `data/<kind>/<fingerprint>` that are missing; returns the full index."""
+    out = derived_folder(data, index)
+    tasks = [
+        DerivedTask(
+            kind=index.kind,
+            number=number,
+            clips=shard,
+            clips_folder=str(data.folder),
+            folder=str(out),
+            fingerprint=index.fingerprint,
+            settings=settings,
+            load=load,
+            make=make,
+        )
+        for number, shard in enumerate(data.index.shards)
+    ]
     if not tasks:
         raise DataError("the prepared folder has no shards")
-    infos = []
+    shards = []
     for info in (engine or SerialEngine()).map(make_derived_shard, tasks):
-        infos.append(info)
+        shards.append(info)
         if progress is not None:
             progress(info)
-    remove_stale(Path(tasks[0].folder), tasks[0].kind, keep=len(tasks))
-    return tuple(infos)
+    remove_stale(out, index.kind, keep=len(tasks))
+    index = index.model_copy(update={"complete": True, "shards": tuple(shards)})
+    write_index(index, out)
+    return index
+
+
+def derived_folder(data: PreparedData, index: TokensIndex | TextIndex) -> Path:
+    """The folder for tokens or text features of a fingerprint; created if it is missing."""
+    folder = data.folder / index.kind / index.fingerprint
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    return folder
 
 
 def make_derived_shard(task: DerivedTask) -> ShardInfo:
-    """Make one shard, unless it is there already."""
+    """Make one shard unless it exists."""
     path = Path(task.folder) / shard_name(task.kind, task.number)
     sidecar = read_sidecar(path)
     if sidecar is None or sidecar.get("plan") != task.plan:
@@ -90,16 +151,222 @@ def make_derived_shard(task: DerivedTask) -> ShardInfo:
     )
 
 
-def make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
-
-
 def _clips(task: DerivedTask) -> Iterator[Clip]:
     folder = Path(task.clips_folder)
     path = folder / task.clips.name
     for spans in shard_members(folder, task.clips).values():
         fields = json.loads(read_span(path, spans["json"]))
         yield Clip(fields, read_span(path, spans["flac"]))
+
+
+# A codec, the mel it was trained on, and its fingerprint, as `model.bundle.load_codec` gives them.
+LoadCodec = Callable[[], tuple[Codec, MelConfig, str]]
+
+
+class TokenizeSettings(Config):
+    """How clips are aligned with the codec's columns.
+
+    variants: alignments stored per clip. A sound that starts a little later has other tokens; a
+        decoder that sees only one alignment memorises it. Clips longer than `seconds` give crops
+        spread over their length instead.
+    seconds: length of every grid; clips are padded with silence or cropped to it (None: the clip's
+        own length). The paper's 5×53 grid is 9.845 s.
+    speed: play the variants after the first faster or slower by up to this share (0.06 is a
+        semitone), so that all of their tokens differ and not only the alignment.
+    """
+
+    variants: int = Field(default=1, ge=1, le=64)
+    seconds: float | None = Field(default=None, gt=0, le=600)
+    speed: float = Field(default=0.0, ge=0, le=0.5)
+
+    @model_validator(mode="after")
+    def _has_variants_to_change(self) -> TokenizeSettings:
+        if self.speed and self.variants == 1:
+            raise ValueError(
+                "speed changes the variants after the first; variants must be 2 or more"
+            )
+        return self
+
+
+def tokenize(
+    folder: str | Path,
+    load: LoadCodec,
+    settings: TokenizeSettings | None = None,
+    engine: MapEngine | None = None,
+    progress: Callable[[ShardInfo], None] | None = None,
+) -> TokensIndex:
+    """Write `folder/tokens/<fingerprint>`; a rerun makes only what is missing."""
+    settings = settings or TokenizeSettings()
+    data = PreparedData.open(folder)
+    codec, mel, fingerprint = load()
+    if mel.sample_rate != data.index.mel.sample_rate:
+        raise DataError(
+            f"the codec works at {mel.sample_rate} Hz, {folder} is prepared at "
+            f"{data.index.mel.sample_rate} Hz; prepare it for this codec"
+        )
+    if codec.codebook_size > NO_TOKEN:
+        raise DataError(f"{codec.codebook_size} codes do not fit into 16 bits")
+    index = TokensIndex(
+        complete=False,
+        fingerprint=fingerprint,
+        rows=codec.rows,
+        codebook_size=codec.codebook_size,
+        time_stride=codec.time_stride,
+        mel=mel,
+        variants=settings.variants,
+        seconds=settings.seconds,
+        speed=settings.speed,
+    )
+    out = derived_folder(data, index)
+    before = read_index(TokensIndex, out)
+    if before is None:
+        write_index(index, out)
+    else:
+        made = {name: getattr(before, name) for name in TokenizeSettings.model_fields}
+        check_same_settings(made, settings.model_dump(), out)
+    return _derive(data, index, settings.model_dump(), load, token_entries, engine, progress)
+
+
+def token_entries(
+    model: tuple[Codec, MelConfig, str], settings: Mapping[str, Any], clips: Iterator[Clip]
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """One uint16 [variants, F', L'] array per clip."""
+    codec, mel, _ = model
+    front_end = MelFrontEnd(mel)
+    for clip in clips:
+        wave = read_audio(io.BytesIO(clip.flac), mel.sample_rate)
+        tokens = clip_tokens(wave, codec, front_end, TokenizeSettings(**settings))
+        yield clip.fields["id"], {"npy": array_bytes(tokens)}
+
+
+@torch.inference_mode()
+def clip_tokens(
+    wave: np.ndarray, codec: Codec, front_end: MelFrontEnd, settings: TokenizeSettings
+) -> np.ndarray:
+    """wave [samples] -> tokens uint16 [variants, F', L'].
+
+    L' is the number of samples divided by those of a column, rounded up, as in generation. Variants
+    of another speed that are shorter than the longest end in columns of NO_TOKEN.
+    """
+    config = front_end.config
+    column = config.hop_length * codec.time_stride
+    fixed = None if settings.seconds is None else round(settings.seconds * config.sample_rate)
+
+    if settings.speed:
+        waves, ends = played(wave, settings, column, fixed)
+    else:
+        waves = aligned(wave, settings.variants, column, fixed)
+        ends = [waves.shape[1]] * len(waves)
+    columns = math.ceil(waves.shape[1] / column)
+    waves = np.pad(waves, ((0, 0), (0, columns * column - waves.shape[1])))
+    mel = front_end(torch.from_numpy(waves))[..., : columns * codec.time_stride]
+    tokens = codec.encode(mel).numpy().astype(np.uint16)
+    for grid, end in zip(tokens, ends, strict=True):
+        grid[:, math.ceil(end / column) :] = NO_TOKEN
+    return tokens
+
+
+def played(
+    wave: np.ndarray, settings: TokenizeSettings, column: int, samples: int | None
+) -> tuple[np.ndarray, list[int]]:
+    """wave [n] delayed and at other speeds, [variants, samples], and the end of each."""
+    factors = speeds(settings.variants, settings.speed)
+    waves = [
+        np.pad(change_speed(wave, factor), (variant * column // settings.variants, 0))
+        for variant, factor in enumerate(factors)
+    ]
+    longest = samples if samples is not None else max(len(wave) for wave in waves)
+    ends = [samples if samples is not None else len(wave) for wave in waves]
+    return np.stack([fit_length(wave, longest) for wave in waves]), ends
+
+
+def speeds(variants: int, limit: float) -> list[float]:
+    """A factor for each variant: 1, then values between 1 / (1 + limit) and 1 + limit.
+
+    Multiples of the golden ratio fill the range evenly but in no order, so that a variant's delay
+    says nothing about its speed.
+    """
+    golden = (math.sqrt(5) - 1) / 2
+    spread = [2 * (variant * golden % 1) - 1 for variant in range(1, variants)]
+    return [1.0, *((1 + limit) ** exponent for exponent in spread)]
+
+
+def aligned(wave: np.ndarray, variants: int, column: int, samples: int | None) -> np.ndarray:
+    """wave [n] under `variants` alignments, float32 [variants, samples].
+
+    A wave longer than `samples` is cropped at evenly spread places. Otherwise each variant is
+    delayed by another part of a column; without `samples` the length fits the latest one.
+    """
+    if samples is not None and len(wave) > samples:
+        starts = np.linspace(0, len(wave) - samples, variants).round().astype(int)
+        return np.stack([wave[start : start + samples] for start in starts])
+    delays = [v * column // variants for v in range(variants)]
+    length = samples if samples is not None else len(wave) + delays[-1]
+    return np.stack([fit_length(np.pad(wave, (delay, 0)), length) for delay in delays])
+
+
+# Texts encoded at a time; a shard's texts are gathered so that repeats are encoded once.
+_BATCH = 64
+
+
+def encode_text(
+    folder: str | Path,
+    load: Callable[[], TextEncoder],
+    encoder_config: Mapping[str, Any],
+    engine: MapEngine | None = None,
+    progress: Callable[[ShardInfo], None] | None = None,
+) -> TextIndex:
+    """Write `folder/text/<fingerprint>`; a rerun makes only what is missing.
+
+    encoder_config: kept in the index, so that the encoder can be loaded again.
+    """
+    data = PreparedData.open(folder)
+    encoder = load()
+    index = TextIndex(
+        complete=False,
+        fingerprint=encoder.fingerprint,
+        dim=encoder.dim,
+        encoder=dict(encoder_config),
+    )
+    out = derived_folder(data, index)
+    if read_index(TextIndex, out) is None:
+        write_index(index, out)
+    return _derive(data, index, {}, load, text_entries, engine, progress)
+
+
+def text_entries(
+    encoder: TextEncoder, settings: Mapping[str, Any], clips: Iterator[Clip]
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """One .npz per clip: its captions' features, in their order, trimmed to real tokens."""
+    # A clip without captions gets the empty text, which means "no condition".
+    captions = {clip.fields["id"]: clip.fields["captions"] or [""] for clip in clips}
+    distinct = list(dict.fromkeys(text for texts in captions.values() for text in texts))
+    encoded: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    # Sorted by length, so that batches have little padding.
+    for batch in _batches(sorted(distinct, key=lambda text: (len(text), text))):
+        encoded.update(zip(batch, _trimmed(encoder(batch)), strict=True))
+    for clip_id, texts in captions.items():
+        yield clip_id, {"npz": _npz([encoded[text] for text in texts])}
+
+
+def _trimmed(batch: TextFeatures) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(features [S, D], pooled [D]) of each text, float16."""
+    for features, mask, pooled in zip(batch.features, batch.mask, batch.pooled, strict=True):
+        yield features[mask].half().numpy(), pooled.half().numpy()
+
+
+def _npz(texts: list[tuple[np.ndarray, np.ndarray]]) -> bytes:
+    """features [sum of S, D], lengths [captions], pooled [captions, D]."""
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        features=np.concatenate([features for features, _ in texts]),
+        lengths=np.array([len(features) for features, _ in texts], dtype=np.int64),
+        pooled=np.stack([pooled for _, pooled in texts]),
+    )
+    return buffer.getvalue()
+
+
+def _batches(texts: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(texts), _BATCH):
+        yield texts[start : start + _BATCH]

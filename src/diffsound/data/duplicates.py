@@ -1,11 +1,10 @@
 """Near-duplicates: clips that are the same recording, up to level and re-encoding.
 
-A clip's fingerprint is its mel on a coarse grid with every band's mean over time taken out, so
-that it holds how this very recording moves and not what kind of sound it is: two takes of steady
-rain have the same bands but unrelated fluctuations. Short impacts all move alike (they decay), so
-a pair must also agree once the movement common to all bands is taken out. Candidates come from
-locality-sensitive hashing (signs of random projections): millions of clips need no comparison of
-all pairs.
+A clip's fingerprint is its mel on a coarse grid, minus every band's mean over time. So it describes
+how this recording changes, not what kind of sound it is: two takes of steady rain have the same
+bands but unrelated fluctuations. Short impacts all change alike (they decay), so a pair must also
+agree after the change common to all bands is removed. Candidates come from locality-sensitive
+hashing (signs of random projections), so that millions of clips need no comparison of all pairs.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import numpy as np
 from diffsound.data.index import Duplicates
 
 BANDS, CELLS = 16, 16
-# Set on 4 217 real clips: of the pairs above both, nearly all are copies or takes that differ by
-# an effect, while half of the copies at half level, 16 kHz and the lowest Vorbis quality pass.
+# Chosen on 4 217 real clips: nearly all pairs above both are copies or takes that differ by an
+# effect, and half of the copies at half level, 16 kHz and the lowest Vorbis quality are found.
 MOVEMENT, DETAIL = 0.9, 0.85
 # 16 tables of 14 bits find a pair whose movement correlates 0.95 with probability 0.98.
 _TABLES, _BITS = 16, 14
-# A bucket larger than this is a crowd of look-alikes, compared block by block.
+# Buckets larger than this are compared block by block.
 _BLOCK = 2000
 
 
@@ -36,7 +35,7 @@ def sound_fingerprint(mel: np.ndarray) -> np.ndarray:
     mel = mel[:, loud[0] : loud[-1] + 1] if len(loud) else mel
     coarse = _pool(_pool(mel, BANDS, axis=0), CELLS, axis=1)
     moving = coarse - coarse.mean(axis=1, keepdims=True)
-    if np.abs(moving).max() < 1e-3:  # a steady tone: its spectrum is all there is
+    if np.abs(moving).max() < 1e-3:  # a steady tone: only its spectrum is left
         moving = coarse - coarse.mean()
     peak = max(float(np.abs(moving).max()), 1e-9)
     return np.rint(moving / peak * 127).astype(np.int8).ravel()

@@ -1,8 +1,8 @@
-"""Where the work runs: this process, a pool of processes, or a Ray cluster.
+"""Where work runs: in this process, a pool of processes, or on a Ray cluster.
 
-An engine is an ordered map: results come in the order of the items, whoever was faster, so the
-output does not depend on the engine. Work is handed out with a bounded look-ahead, so a data set
-of millions of clips never sits in memory as tasks.
+An engine is an ordered map: results come in the order of the items, so the output does not depend
+on the engine. Tasks are submitted with a bounded look-ahead, so that the tasks of millions of clips
+are never all in memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 EngineName = Literal["serial", "processes", "ray"]
 
-# Tasks waiting per worker: enough that none idles while an earlier result is being collected.
+# Tasks waiting per worker: enough that none idles while an earlier result is collected.
 _AHEAD = 3
 
 
-class Engine(Protocol):
+class MapEngine(Protocol):
     """Runs a function over items; function and items must be picklable."""
 
     def map(
@@ -33,8 +33,8 @@ class Engine(Protocol):
 
 def make_engine(
     name: str = "processes", workers: int | None = None, address: str | None = None
-) -> Engine:
-    """An engine by name. workers: processes of the pool (default: one per core)."""
+) -> MapEngine:
+    """An engine by name. workers: size of the pool (default: one process per core)."""
     workers = workers if workers is not None else available_cores()
     if workers < 1:
         raise InputError(f"workers must be at least 1, not {workers}")
@@ -55,7 +55,7 @@ def available_cores() -> int:
 
 
 class SerialEngine:
-    """Everything in this process, one item after the other."""
+    """Everything in this process, item by item."""
 
     def map(
         self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT]
@@ -76,7 +76,7 @@ class ProcessEngine:
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
 
-        # spawn: a process forked after torch has started its threads can hang.
+        # spawn: a process forked after torch has started threads can hang.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.workers, mp_context=context) as pool:
             try:
@@ -88,8 +88,8 @@ class ProcessEngine:
                 )
             except BrokenProcessPool as error:
                 raise DataError(
-                    "a worker process ended unexpectedly (out of memory?); use fewer --workers and "
-                    "run again: what is finished is kept"
+                    "a worker process ended unexpectedly (out of memory?); use fewer --workers "
+                    "and run again, what is finished is kept"
                 ) from error
             except BaseException:
                 pool.shutdown(cancel_futures=True)
@@ -144,7 +144,7 @@ def _ray_result(reference: Any) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
-        # Ray wraps what the task raised in its own traceback; the caller wants the plain error.
+        # Ray wraps the task's error in its own traceback; the caller wants the plain error.
         cause = error.cause
         raise cause if isinstance(cause, Exception) else error from None
 
@@ -155,7 +155,7 @@ def _ordered(
     collect: Callable[[Any], ResultT],
     ahead: int,
 ) -> Iterator[ResultT]:
-    """Results in item order, with at most `ahead` tasks handed out."""
+    """Results in the order of the items, with at most `ahead` tasks pending."""
     pending: deque[Any] = deque()
     for item in items:
         pending.append(submit(item))

@@ -1,12 +1,12 @@
-"""Batches for training: determined by (seed, epoch, batch) alone, whatever the workers and ranks.
+"""Batches for training, determined by (seed, epoch, batch) alone, not by workers and ranks.
 
     loader = EpochLoader(dataset, ShuffledSampler(len(dataset), seed=7), batch_size=32, seed=7)
     for epoch in range(first_epoch, epochs):
         for batch in loader.batches(epoch, start=batches_done if epoch == first_epoch else 0):
             ...
 
-A dataset's item is a pure function of (index, rng), and the rng one of (seed, epoch, position), so
-two integers, the epoch and the batches done, are all a checkpoint has to keep.
+A dataset's item is a pure function of (index, rng), and the rng of (seed, epoch, position). So a
+checkpoint needs to keep only two integers: the epoch and the number of batches done.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def item_rng(seed: int, epoch: int, position: int) -> np.random.Generator:
 
 
 def collate(items: Sequence[Item], padded: Sequence[str] = ("features", "mask")) -> Item:
-    """Join items: arrays are stacked, those named in `padded` are zero-padded in their first axis,
-    numbers become tensors, everything else a list.
+    """Join items: arrays are stacked, those in `padded` are zero-padded along their first axis,
+    numbers become tensors, everything else becomes a list.
     """
     return {key: _join(key, [item[key] for item in items], key in padded) for key in items[0]}
 
@@ -80,8 +80,8 @@ def _join(key: str, values: list[Any], padded: bool) -> Tensor | list[Any]:
 class EpochLoader:
     """Batches of an epoch, resumable at any batch, split over ranks, read ahead by workers.
 
-    Ranks take interleaved items of each global batch: world 2 with batch size B sees in every step
-    together what world 1 with batch size 2B sees.
+    Ranks take interleaved items of each global batch: two ranks with batch size B see together what
+    one rank with batch size 2B sees.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class EpochLoader:
         drop_last: bool = True,
         pin_memory: bool = False,
     ) -> None:
-        """bucket_by: of a dataset index, its bucket (e.g. its length); a batch has one bucket.
+        """bucket_by: the bucket of a dataset index (e.g. its length); a batch has one bucket.
 
-        drop_last: leave out the global batches that are not full (with buckets: the remainder of
-        each, so a bucket with fewer clips than a global batch is never seen). If False and a last
-        one holds fewer items than there are ranks, the last ranks have a batch less.
+        drop_last: leave out global batches that are not full (with buckets: the remainder of each,
+        so a bucket with fewer clips than a global batch is never seen). If False, and a last batch
+        has fewer items than there are ranks, the last ranks have one batch less.
         """
         if batch_size < 1 or workers < 0:
             raise ConfigError("batch_size must be at least 1 and workers at least 0")
@@ -116,7 +116,7 @@ class EpochLoader:
         self.bucket_by = bucket_by
         self.drop_last = drop_last
         self._plan = _Plan()
-        # One DataLoader for all epochs: its workers stay alive and are handed new plans.
+        # One DataLoader for all epochs: its workers stay alive and get new plans.
         self._loader: DataLoader[Item] = DataLoader(
             _Addressed(dataset, seed),
             batch_sampler=self._plan,
@@ -133,7 +133,7 @@ class EpochLoader:
     def batches(self, epoch: int, start: int = 0) -> Iterator[Item]:
         """The epoch's batches of this rank from batch `start` on.
 
-        One iteration at a time: a new one takes the workers over from one that was left early.
+        One iteration at a time: a new one takes over the workers of one that was aborted.
         """
         plan = self._epoch_plan(epoch)
         if start < 0 or start > len(plan):
@@ -144,7 +144,7 @@ class EpochLoader:
         yield from self._loader
 
     def batches_in(self, epoch: int) -> int:
-        """How many batches this rank has in the epoch."""
+        """The number of batches this rank has in the epoch."""
         return len(self._epoch_plan(epoch))
 
     def __len__(self) -> int:
@@ -170,12 +170,12 @@ class EpochLoader:
         return [[(epoch, int(at), int(items[at])) for at in group] for group in mine if len(group)]
 
 
-# (epoch, position in the epoch, dataset index): all an item depends on besides the seed.
+# (epoch, position in the epoch, dataset index): with the seed, all an item depends on.
 Address = tuple[int, int, int]
 
 
 class _Plan:
-    """The batch sampler the DataLoader iterates: whatever plan it was handed last."""
+    """The DataLoader's batch sampler: iterates over the plan it was given last."""
 
     def __init__(self) -> None:
         self.batches: list[list[Address]] = []
@@ -202,7 +202,7 @@ class _Addressed(Dataset[Item]):
 def _bucketed(
     items: np.ndarray, size: int, bucket_by: Callable[[int], Hashable]
 ) -> list[np.ndarray]:
-    """Positions grouped by bucket, a group as soon as it is full, what is left over at the end."""
+    """Positions grouped by bucket: full groups as they fill, the remainders at the end."""
     filling: dict[Hashable, list[int]] = {}
     groups: list[np.ndarray] = []
     for position, index in enumerate(items):

@@ -1,8 +1,8 @@
 """From a source to a prepared folder of tar shards (same input, same bytes).
 
-The plan is the source's records, in its order, cut into shards of a fixed number. Each shard is
-one task of an engine and is written by the process that made it, so many machines write at once.
-A shard's sidecar remembers the plan it came from; a rerun makes only shards whose plan is new.
+The plan is the source's records in order, cut into shards of a fixed number. Each shard is one task
+of an engine and is written by the process that makes it, so that many machines write at once. A
+shard's sidecar records the plan it was made from; a rerun makes only shards whose plan is new.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ import numpy as np
 
 from diffsound.data.clip import PreparedClip, PrepareSettings, prepare_clip
 from diffsound.data.duplicates import near_duplicates, pack_fingerprint, unpack_fingerprint
-from diffsound.data.engines import Engine, SerialEngine
+from diffsound.data.engines import MapEngine, SerialEngine
 from diffsound.data.index import (
     ClipsIndex,
     Rejected,
     ShardInfo,
     check_same_settings,
     read_index,
+    read_sidecar,
+    sidecar_path,
+    write_error,
     write_index,
+    write_shard,
 )
 from diffsound.data.record import Record
 from diffsound.data.sources.base import Source, SourceReport
-from diffsound.data.tar import read_sidecar, sidecar_path, write_error, write_shard
 from diffsound.errors import DataError, DiffsoundError
 
-# A file begun this long ago belongs to a run that was killed, not to one at work beside this one.
+# A temporary file this old belongs to a killed run, not to one working at the same time.
 _ABANDONED_SECONDS = 3600
 
 
@@ -63,7 +66,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What became of a shard. sounds: id -> (seconds, packed fingerprint)."""
+    """The result of a shard. sounds: id -> (seconds, packed fingerprint)."""
 
     info: ShardInfo
     rejected: tuple[tuple[str, str], ...]
@@ -76,7 +79,7 @@ class PrepareResult:
     """A finished preparation and how fast it was."""
 
     index: ClipsIndex
-    made: int  # clips prepared in this run; the others were there already
+    made: int  # clips prepared in this run; the others existed
     made_seconds: float
     elapsed: float
 
@@ -93,10 +96,10 @@ def prepare(
     source: Source,
     folder: str | Path,
     settings: PrepareSettings | None = None,
-    engine: Engine | None = None,
+    engine: MapEngine | None = None,
     progress: Callable[[ShardResult], None] | None = None,
 ) -> PrepareResult:
-    """Prepare a source into a folder. `progress` hears of every shard as it is finished."""
+    """Prepare a source into a folder. `progress` is called with every finished shard."""
     settings = settings or PrepareSettings()
     started = time.perf_counter()
     folder = _open_folder(folder, source.name, settings.model_dump(mode="json"))
@@ -131,9 +134,9 @@ def write_clips(
     source: str,
     made_with: Mapping[str, Any] | None = None,
 ) -> ClipsIndex:
-    """Write clips that were made rather than read (mixed scenes, arrays) as a prepared folder.
+    """Write clips made in memory, such as mixed scenes, as a prepared folder.
 
-    made_with: the maker's own settings, kept in the index beside `settings`.
+    made_with: settings of the maker, stored in the index next to `settings`.
     """
     every = {**settings.model_dump(mode="json"), **(made_with or {})}
     folder = _open_folder(folder, source, every)
@@ -317,7 +320,7 @@ def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _origin(record: Record, root: str) -> tuple[str, str | None]:
-    """The audio's place relative to the source, so that shards do not depend on where it lies."""
+    """The audio's place relative to the source, so that shards do not depend on its location."""
     path = PurePath(record.audio.path)
     inside = path.is_relative_to(root)
     return (
@@ -333,7 +336,7 @@ def _size(record: Record) -> int:
 
 
 def _reason(error: Exception, record: Record, root: str) -> str:
-    """Why, in words that hold wherever the source lies; the clip's id says which."""
+    """The reason without the source's location, so that the index does not depend on it."""
     text = " ".join(str(error).split()).replace(record.audio.path, _origin(record, root)[0])
     text = re.sub(r"^cannot (?:read|use) .*?: ", "", text)
     return text if isinstance(error, DiffsoundError) else f"{type(error).__name__}: {text}"

@@ -1,4 +1,4 @@
-"""One record type that every data source yields and every later stage reads."""
+"""The record type that every data source yields and every later stage reads."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from diffsound.errors import DataError
+
 # A name in a ustar header holds 100 bytes; this leaves room for the longest suffix.
 MAX_ID = 88
+
+_LISTS = frozenset(["captions", "labels", "tags"])
 
 
 @dataclass(frozen=True, slots=True)
 class AudioLocation:
-    """Where a clip's audio is: a file, or a member of an uncompressed tar; optionally a part of it.
+    """Where a clip's audio is: a file or a member of an uncompressed tar, or a part of one.
 
     path:   the audio file, or the tar that holds it.
     member: the member's name when `path` is a tar.
     span:   the member's (offset, bytes) in the tar, so that it is read without a scan.
-    start, end: the wanted part in seconds. A file no longer than the part is taken as already cut.
+    start, end: the wanted part in seconds. A file no longer than the part counts as already cut.
     """
 
     path: str
@@ -34,10 +38,10 @@ class AudioLocation:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One clip: where it is, what is said of it, and who made it under which terms.
+    """One clip: its audio, texts, author and licence.
 
     licence: normalised (`licences.normalise_licence`); `licence_stated`: the source's words.
-    group:   clips cut from one recording share it; splits never divide a group.
+    group:   shared by clips of one recording; a source never divides a group between splits.
     """
 
     id: str
@@ -56,7 +60,7 @@ class Record:
     seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Every field but the audio location, which is another one in every folder."""
+        """Every field but the audio location, which differs from folder to folder."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "audio"}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -65,18 +69,25 @@ class Record:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], audio: AudioLocation) -> Record:
-        """The record of a prepared clip's JSON; keys it does not know are left aside."""
+        """The record from a prepared clip's JSON; unknown keys are ignored, wrong types refused."""
         known = {name: fields[name] for name in cls.__slots__ if name in fields and name != "audio"}
-        for name in ("captions", "labels", "tags"):
-            if name in known:
-                known[name] = tuple(known[name])
+        for name, value in known.items():
+            if name in _LISTS:
+                good = isinstance(value, list) and all(isinstance(text, str) for text in value)
+                known[name] = tuple(value) if good else value
+            elif name == "seconds":
+                good = value is None or isinstance(value, int | float)
+            else:
+                good = isinstance(value, str)
+            if not good:
+                raise DataError(f"{audio}: the field '{name}' of a clip is damaged: {value!r:.60}")
         return cls(audio=audio, **known)
 
 
 def safe_id(text: str) -> str:
-    """A clip id fit for file names and tar members: letters, digits, `_` and `-`, at most 88.
+    """A clip id for file names and tar members: at most 88 letters, digits, `_` and `-`.
 
-    What cannot be kept becomes `_`; a text that is too long ends in a hash of the whole.
+    Other characters become `_`; a text that is too long ends in a hash of the whole text.
     """
     name = text
     if not re.fullmatch(r"[A-Za-z0-9_-]+", text):
@@ -92,5 +103,5 @@ def short_hash(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Runs of white space (line breaks included) as one space: captions live on one line."""
+    """The text on one line: runs of white space, including line breaks, become one space."""
     return " ".join(text.split())

@@ -1,20 +1,21 @@
-"""Which clips an epoch visits, in which order: pure functions of (seed, epoch).
+"""Which clips an epoch has and in which order: pure functions of (seed, epoch).
 
-A sampler keeps no state, so a run that was stopped is continued from two integers, the epoch and
-the number of batches done in it; every rank computes the same order and takes its own share.
+A sampler has no state, so a stopped run resumes from two integers, the epoch and the number of
+batches done in it. Every rank computes the same order and takes its own share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Literal
 
 import numpy as np
 
-from diffsound.errors import ConfigError, DataError
+from diffsound.errors import ConfigError, DataError, InputError
 
 
 def epoch_rng(seed: int, epoch: int) -> np.random.Generator:
-    """The generator of one epoch's order; its third word keeps it apart from per-item ones."""
+    """The generator of an epoch's order; its third word keeps it distinct from per-item ones."""
     return np.random.default_rng([seed, epoch, 0x0DDE])
 
 
@@ -41,34 +42,11 @@ class ShuffledSampler:
         return epoch_rng(self.seed, epoch).permutation(self.count)
 
 
-class WeightedSampler:
-    """Items drawn in proportion to their weights, `size` per epoch.
-
-    Systematic sampling: an item of expected count 1.3 is drawn once or twice, never 0 or 5 times,
-    which independent draws would allow.
-    """
-
-    def __init__(self, weights: Sequence[float], seed: int = 0, size: int | None = None) -> None:
-        self.weights = np.asarray(weights, dtype=np.float64)
-        if self.weights.ndim != 1 or not np.isfinite(self.weights).all():
-            raise ConfigError("sampling weights must be one finite number per clip")
-        if (self.weights < 0).any() or self.weights.sum() <= 0:
-            raise ConfigError("sampling weights must be non-negative and not all zero")
-        self.size = _at_least_one(size if size is not None else len(self.weights))
-        self.seed = seed
-
-    def epoch_items(self, epoch: int) -> np.ndarray:
-        """[size] int64, shuffled."""
-        rng = epoch_rng(self.seed, epoch)
-        counts = _systematic_counts(self.weights, self.size, rng)
-        return rng.permutation(np.repeat(np.arange(len(counts)), counts))
-
-
 class BalancedSampler:
     """Classes drawn in proportion to n_c^(1/temperature), clips evenly within their class.
 
-    Temperature 1 is the data as it is, infinity gives every class the same share; between them rare
-    classes are heard more often without repeating their few clips endlessly. `favour` multiplies
+    Temperature 1 keeps the data's shares, infinity gives every class the same share. Values between
+    make rare classes more frequent without repeating their few clips endlessly. `favour` multiplies
     the share of a class.
     """
 
@@ -95,7 +73,7 @@ class BalancedSampler:
             self.class_weights *= [favour(label) for label in members]
 
     def epoch_items(self, epoch: int) -> np.ndarray:
-        """[size] int64, shuffled; a clip returns only after all of its class have been drawn."""
+        """[size] int64, shuffled; a clip is repeated only after all clips of its class."""
         rng = epoch_rng(self.seed, epoch)
         quotas = _systematic_counts(self.class_weights, self.size, rng)
         drawn = [
@@ -107,7 +85,7 @@ class BalancedSampler:
 
 
 def _cycle(items: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` draws that go through all items before any comes again."""
+    """`count` draws that use all items before any is repeated."""
     rounds = -(-count // len(items))
     return np.concatenate([rng.permutation(items) for _ in range(rounds)])[:count]
 
@@ -123,5 +101,70 @@ def _systematic_counts(weights: np.ndarray, size: int, rng: np.random.Generator)
 
 def _at_least_one(count: int) -> int:
     if count < 1:
-        raise DataError("there is nothing to sample: the set holds no clips")
+        raise DataError("nothing to sample: the set has no clips")
     return count
+
+
+Schedule = Literal["paper", "mixed"]
+
+
+class CurriculumSampler:
+    """Curriculum learning (section IV-C, algorithm 3): easy clips first.
+
+    Clips with one label are the single event set (SES), the others the multiple event set (MES).
+
+    "paper" is algorithm 3: n epochs on SES, then 2n on MES. Later epochs stay on MES.
+
+    "mixed" keeps the easy clips: every epoch has all of SES, and clips of MES are added, from none
+    in the first epoch to all in the last of the 3n, those with fewer events first. The paper's
+    introduction describes this ("gradually add the audio clips that include multiple events").
+    """
+
+    def __init__(
+        self,
+        label_counts: Sequence[int],
+        n: int,
+        *,
+        schedule: Schedule = "paper",
+        seed: int = 0,
+    ) -> None:
+        """label_counts[i] is the number of labels of item i; n is the n of algorithm 3."""
+        if n < 1:
+            raise InputError(f"the curriculum's n must be 1 or more, not {n}")
+        if schedule not in ("paper", "mixed"):
+            raise InputError(f"the curriculum is 'paper' or 'mixed', not '{schedule}'")
+        counts = np.asarray(label_counts, dtype=np.int64)
+        self.n = n
+        self.schedule = schedule
+        self.seed = seed
+        # A clip without labels has no second event, so it counts as easy.
+        self.single = np.flatnonzero(counts <= 1)
+        multiple = np.flatnonzero(counts > 1)
+        for name, items in (("one label", self.single), ("several labels", multiple)):
+            if len(items) == 0:
+                raise DataError(
+                    f"the curriculum needs clips with {name} and there are none; "
+                    "train without a curriculum"
+                )
+        # Fewest events first; among equals a fixed random order, not the data set's.
+        shuffled = np.random.default_rng(seed).permutation(multiple)
+        self.multiple = shuffled[np.argsort(counts[shuffled], kind="stable")]
+
+    @property
+    def epochs(self) -> int:
+        """The length of the curriculum, 3n."""
+        return 3 * self.n
+
+    def epoch_items(self, epoch: int) -> list[int]:
+        """Dataset indices of this epoch (counted from 0), shuffled."""
+        if epoch < 0:
+            raise InputError(f"epochs are counted from 0; there is no epoch {epoch}")
+        items = self._members(epoch)
+        order: list[int] = np.random.default_rng([self.seed, epoch]).permutation(items).tolist()
+        return order
+
+    def _members(self, epoch: int) -> np.ndarray:
+        if self.schedule == "paper":
+            return self.single if epoch < self.n else self.multiple
+        share = min(epoch / (self.epochs - 1), 1.0)
+        return np.concatenate([self.single, self.multiple[: round(share * len(self.multiple))]])

@@ -13,9 +13,17 @@ import torch
 
 from diffsound.audio.io import read_audio
 from diffsound.audio.mel import MelFrontEnd
-from diffsound.data.index import ClipsIndex, ShardInfo, TextIndex, TokensIndex, read_index
+from diffsound.data.index import (
+    ClipsIndex,
+    Members,
+    ShardInfo,
+    TextIndex,
+    TokensIndex,
+    read_index,
+    read_sidecar,
+    read_span,
+)
 from diffsound.data.record import AudioLocation, Record
-from diffsound.data.tar import Members, read_sidecar, read_span
 from diffsound.errors import DataError
 from diffsound.files import sha256
 from diffsound.text.features import TextFeatures
@@ -86,11 +94,11 @@ class PreparedData:
         return read_span(self.records[i].audio.path, self._members[i]["flac"])
 
     def details(self, i: int) -> dict[str, object]:
-        """The clip's whole JSON, with what preparation did under `preparation`."""
+        """The clip's whole JSON; `preparation` says what was done to it."""
         return dict(json.loads(read_span(self.records[i].audio.path, self._members[i]["json"])))
 
     def mel(self, i: int) -> np.ndarray:
-        """The clip's mel, float32 [n_mels, L] in [0, 1]; computed when it is not stored."""
+        """The clip's mel, float32 [n_mels, L] in [0, 1]; computed if it is not stored."""
         span = self._members[i].get("mel.npy")
         if span is not None:
             content = read_span(self.records[i].audio.path, span)
@@ -119,7 +127,7 @@ class PreparedData:
         licences: Collection[str] | None = None,
         source: str | None = None,
     ) -> list[int]:
-        """Positions of the clips that fit every given condition (labels: any of them)."""
+        """Positions of the clips that meet every given condition (labels: any of them)."""
         wanted = None if labels is None else set(labels)
         return [
             i
@@ -131,12 +139,12 @@ class PreparedData:
         ]
 
     def verify(self) -> None:
-        """Compare every shard with its checksum in the index; a damaged one is named."""
+        """Compare every shard with its checksum; a damaged one is named."""
         verify_shards(self.folder, self.index.shards)
 
 
 class _Derived(Generic[InfoT]):
-    """Per-clip files in shards that run parallel to the clips' shards."""
+    """Per-clip files in shards that correspond to the clips' shards."""
 
     def __init__(self, data: PreparedData, folder: Path, info: InfoT, suffix: str) -> None:
         self.folder = folder
@@ -159,7 +167,7 @@ class _Derived(Generic[InfoT]):
         return read_span(path, span)
 
     def verify(self) -> None:
-        """Compare every shard with its checksum in the index; a damaged one is named."""
+        """Compare every shard with its checksum; a damaged one is named."""
         verify_shards(self.folder, self.info.shards)
 
 
@@ -215,7 +223,7 @@ def verify_shards(folder: Path, shards: Collection[ShardInfo]) -> None:
             ) from error
         if found != shard.sha256:
             raise DataError(
-                f"{folder / shard.name} does not have the checksum of its index: it is damaged; "
+                f"{folder / shard.name} is damaged: it does not match its checksum; "
                 "delete it and run the command that made it again"
             )
 

@@ -4,25 +4,35 @@
     scene = mixer.scene(np.random.default_rng(7))
     scene.wave, scene.captions, scene.events
 
-First the shape is drawn: how many events, which of them overlap, what lies under them. Then the
-clips are laid out so that the shape is true in the sound, and only then is it put into words.
+First the shape is drawn: the number of events, which of them overlap, the background. Then clips
+are placed accordingly, and only then is the scene described, so that captions are true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from diffsound.audio import mixing
 from diffsound.config import Config
 from diffsound.data import augment as aug
 from diffsound.data import scene_effects as effects
 from diffsound.data.datasets import ClipData
+from diffsound.data.licences import combined_licence
+from diffsound.data.loaders import item_rng
+from diffsound.data.record import AudioLocation, Record
 from diffsound.data.soundscape_text import Heard, Outline, captions_of
-from diffsound.errors import DataError
+from diffsound.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from diffsound.data.index import ClipsIndex
+    from diffsound.data.shards import PreparedData
+
 
 MIN_GAP = 0.1  # seconds between moments: enough to be heard as "then"
 ATTEMPTS = 64  # draws before the mixer gives up looking for a clip that fits
@@ -64,12 +74,12 @@ class SceneConfig(Config):
 
 @dataclass(frozen=True)
 class Event:
-    """Ground truth of one event. Times in seconds of the scene.
+    """Ground truth of one event; times are seconds of the scene.
 
     occurrences: (onset, offset) of every repetition; onset and offset span them all.
-    gain_db:     from the clip as stored to the clip in the scene (of a repetition: the first).
-    snr_db:      its level over the background's; None without one and for the background itself.
-    moment:      events of one moment overlap, a later moment begins after an earlier one ended;
+    gain_db:     from the stored clip to the clip in the scene (of repetitions: the first).
+    snr_db:      level relative to the background; None without one and for the background itself.
+    moment:      events of one moment overlap, a later moment starts after an earlier one has ended;
                  -1 for the background.
     """
 
@@ -91,9 +101,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Scene:
-    """A mixed scene: float32 [samples], what can be said of it, and what it is made of.
+    """A mixed scene: float32 [samples], its captions and its events.
 
-    clips: positions in the data of the clips used, in the order of `events`.
+    clips: positions of the clips used, in the order of `events`.
     """
 
     wave: np.ndarray
@@ -104,7 +114,7 @@ class Scene:
 
 @dataclass
 class _Voice:
-    """An event before it is placed: its sound at unit level and its level relative to others."""
+    """An event before it is placed: its sound at unit level, and its relative level."""
 
     clip: int
     wave: np.ndarray
@@ -130,7 +140,7 @@ class SceneMixer:
         self.data = data
         self.config = config or SceneConfig()
         self.rate = sample_rate
-        # A mix is a derivative work, which these licences do not allow.
+        # A mix is a derivative work, which these licences forbid.
         self.indices = [int(i) for i in indices if not data.records[i].licence.endswith("-nd")]
         if not self.indices:
             raise DataError("no clips to mix: the selection is empty or allows no derivatives")
@@ -144,12 +154,12 @@ class SceneMixer:
         self._textures: dict[int, bool] = {}
 
     def label(self, clip: int) -> str:
-        """What tells a clip from others in a scene: its label, else its first caption, else it."""
+        """What distinguishes a clip in a scene: its label, else its first caption, else its id."""
         record = self.data.records[clip]
         return next(iter((*record.labels, *record.captions, record.id)))
 
     def scene(self, rng: np.random.Generator) -> Scene:
-        """Draw, lay out, mix and describe one scene."""
+        """Draw, place, mix and describe one scene."""
         config = self.config
         samples = round(config.seconds * self.rate)
         count = int(rng.integers(config.events[0], config.events[1] + 1))
@@ -176,7 +186,7 @@ class SceneMixer:
         return Scene(wave, captions_of(outline, config.captions, rng), events, tuple(clips))
 
     def _shape(self, count: int, rng: np.random.Generator) -> list[int]:
-        """How many events each moment has; no more moments than can be told apart."""
+        """The number of events of each moment; no more moments than can be told apart."""
         most = max(1, int(self.config.seconds / 1.5))
         shape: list[int] = []
         while count and len(shape) < most:
@@ -187,13 +197,13 @@ class SceneMixer:
 
     def _clip(self, used: set[str], rng: np.random.Generator) -> int:
         """A clip whose label is not in the scene yet."""
-        while True:  # ends: a scene has no more events than there are labels
+        while True:  # terminates: a scene has no more events than there are labels
             label = self._labels[int(rng.choice(len(self._labels), p=self._shares))]
             if label not in used:
                 return int(rng.choice(self._members[label]))
 
     def _background(self, samples: int, used: set[str], rng: np.random.Generator) -> _Voice | None:
-        """A texture as long as the scene; None if the data seem to hold none."""
+        """A texture as long as the scene; None if the data seems to have none."""
         for _ in range(ATTEMPTS):
             clip = self._clip(used, rng)
             wave: np.ndarray | None = None
@@ -204,9 +214,9 @@ class SceneMixer:
                 used.add(self.label(clip))
                 wave = self.data.wave(clip) if wave is None else wave
                 bed = effects.lasting(wave, samples, self.rate // 2, rng)
-                unit = 1.0 / max(aug.rms(bed), aug.SILENT)
+                unit = 1.0 / max(mixing.rms(bed), mixing.SILENT)
                 ramp = int(rng.uniform(*self.config.background_fade) * self.rate)
-                bed = aug.fade(bed, ramp, ramp) * np.float32(unit)
+                bed = mixing.fade(bed, ramp, ramp) * np.float32(unit)
                 return _Voice(clip, bed, unit, 0.0, [(0, samples)])
         return None
 
@@ -222,38 +232,40 @@ class SceneMixer:
             if span is not None:
                 break
         else:
-            raise DataError(f"no audible clip among {ATTEMPTS} drawn: are the data silent?")
+            raise DataError(f"no audible clip among {ATTEMPTS} drawn: is the data silent?")
         used.add(self.label(clip))
         wave = wave[span[0] : span[1]]
         if config.speed:
             wave = aug.change_speed(wave, aug.draw_speed(config.speed, rng))
         far = bool(rng.random() < config.distance)
-        tail = min(int(effects.TAIL * self.rate), room // 4) if far else 0
+        tail = min(int(mixing.TAIL * self.rate), room // 4) if far else 0
         cut = effects.loudest_start(wave, room - tail)
         ramp = int(rng.uniform(*config.fade) * self.rate)
-        # An attack that was not cut into stays as sharp as it is.
-        wave = aug.fade(wave[cut : cut + room - tail], ramp if cut else 0, ramp)
+        # An attack that was not cut stays sharp.
+        wave = mixing.fade(wave[cut : cut + room - tail], ramp if cut else 0, ramp)
         starts = self._repetitions(len(wave), room - tail, rng)
-        # The tail of one repetition may reach into the next: it then ends where that begins.
+        # The tail of a repetition may overlap the next; it then ends where that one starts.
         limits = [*starts[1:], starts[-1] + len(wave) + tail]
         spans = [
             (int(at), int(min(at + len(wave) + tail, limit)))
             for at, limit in zip(starts, limits, strict=True)
         ]
-        jitter = aug.decibels(1.0) ** np.concatenate([[0.0], rng.uniform(-1, 1, len(starts) - 1)])
+        jitter = mixing.decibels(1.0) ** np.concatenate(
+            [[0.0], rng.uniform(-1, 1, len(starts) - 1)]
+        )
         wave = effects.repeated(wave, starts, jitter)
         if far:
-            wave = effects.distant(wave, self.rate, tail, rng)
-        unit = 1.0 / max(effects.active_rms(wave, self.rate), aug.SILENT)
+            wave = mixing.distant(wave, self.rate, tail, rng)
+        unit = 1.0 / max(mixing.active_rms(wave, self.rate), mixing.SILENT)
         level_db = float(rng.uniform(*(config.snr_db if over_background else config.spread_db)))
         if far:
             level_db -= config.distance_db
-            # Far away, but not lost under the background the caption mentions it with.
+            # Far away, but audible over the background that the caption mentions.
             level_db = max(level_db, 0.0) if over_background else level_db
         return _Voice(clip, wave * np.float32(unit), unit, level_db, spans, far, len(starts) > 1)
 
     def _repetitions(self, length: int, room: int, rng: np.random.Generator) -> np.ndarray:
-        """Where the copies of an event start: one, or two to four if they fit and luck has it."""
+        """Where the copies of an event start: one copy, or by chance two to four if they fit."""
         if rng.random() >= self.config.repetition:
             return np.zeros(1, dtype=np.int64)
         times = int(rng.integers(2, 5))
@@ -265,7 +277,7 @@ class SceneMixer:
     def _place(
         self, moments: Sequence[Sequence[_Voice]], samples: int, rng: np.random.Generator
     ) -> None:
-        """Set the start of every voice: moments in order, companions within one another."""
+        """Set the start of every voice: moments in order, simultaneous events within each other."""
         lengths = [max(len(voice.wave) for voice in moment) for moment in moments]
         gap = int(MIN_GAP * self.rate)
         slack = samples - sum(lengths) - gap * (len(moments) - 1)
@@ -285,17 +297,19 @@ class SceneMixer:
         samples: int,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, list[float]]:
-        """The sum, and the gain in dB every voice (the background last) got from its clip."""
+        """The sum, and every voice's gain in dB relative to its clip (the background last)."""
         everything = [*voices, *([background] if background else [])]
         loudest = max(voice.level_db for voice in everything)
         shift = float(rng.uniform(*self.config.level_db)) - loudest
         wave = np.zeros(samples, dtype=np.float32)
         for voice in everything:
             end = voice.start + len(voice.wave)
-            wave[voice.start : end] += voice.wave * np.float32(aug.decibels(voice.level_db + shift))
-        safe = aug.keep_peak(wave)
+            wave[voice.start : end] += voice.wave * np.float32(
+                mixing.decibels(voice.level_db + shift)
+            )
+        safe = mixing.keep_peak(wave)
         top = float(np.abs(wave).max(initial=0.0))
-        guard = 20 * np.log10(aug.PEAK / top) if top > aug.PEAK else 0.0
+        guard = 20 * np.log10(mixing.PEAK / top) if top > mixing.PEAK else 0.0
         gains = [20 * np.log10(v.unit) + v.level_db + shift + guard for v in everything]
         return safe, [float(gain) for gain in gains]
 
@@ -335,3 +349,95 @@ class SceneMixer:
         captions = self.data.records[voice.clip].captions
         named = captions or (f"the sound of {self.label(voice.clip)}",)
         return Heard(tuple(named), voice.distant, voice.repeated)
+
+
+def scene_record(
+    scene: Scene, records: Sequence[Record], scene_id: str, split: str, seconds: float
+) -> Record:
+    """The record of a scene: its captions, and the authors of all its clips."""
+    used = [records[clip] for clip in scene.clips]
+    licences = _distinct(record.licence for record in used)
+    return Record(
+        id=scene_id,
+        audio=AudioLocation(path=""),
+        captions=scene.captions,
+        labels=tuple(_distinct(event.label for event in scene.events)),
+        tags=("soundscape",),
+        split=split,
+        licence=combined_licence(licences),
+        licence_stated=" + ".join(sorted(licences)),
+        author="; ".join(_distinct(record.author for record in used)),
+        url="; ".join(_distinct(record.url for record in used)),
+        source="soundscape",
+        group=scene_id,
+        seconds=seconds,
+    )
+
+
+def write_scenes(
+    data: PreparedData,
+    out_dir: str | Path,
+    count: int,
+    *,
+    seed: int = 0,
+    split: str = "train",
+    config: SceneConfig | None = None,
+    clips_per_shard: int = 256,
+) -> ClipsIndex:
+    """Mix `count` scenes from the clips of one split into a prepared folder.
+
+    Scene n is a pure function of (seed, n). Each clip's JSON holds the timeline (`events`) and the
+    source, licence and author of every clip in it (`attribution`) under `preparation`.
+    """
+    from diffsound.data.clip import PreparedClip, PrepareSettings, to_int16
+    from diffsound.data.prepare import write_clips
+
+    if count < 1:
+        raise ConfigError(f"write at least one scene, not {count}")
+    config = config or SceneConfig()
+    mel = data.index.mel
+    mixer = SceneMixer(data, data.where(split=split), config, sample_rate=mel.sample_rate)
+
+    def clips() -> Iterator[PreparedClip]:
+        for number in range(count):
+            scene = mixer.scene(item_rng(seed, 0, number))
+            scene_id = f"scene-{split}-{seed}-{number:06d}"
+            yield PreparedClip(
+                scene_record(
+                    scene, data.records, scene_id, split, len(scene.wave) / mel.sample_rate
+                ),
+                to_int16(scene.wave),
+                {
+                    "events": [event.to_json() for event in scene.events],
+                    "attribution": [_credit(data.records[clip]) for clip in scene.clips],
+                },
+            )
+
+    return write_clips(
+        out_dir,
+        clips(),
+        PrepareSettings(mel=mel, max_seconds=config.seconds, clips_per_shard=clips_per_shard),
+        source="soundscape",
+        made_with={
+            "scenes": config.model_dump(mode="json"),
+            "scene_seed": seed,
+            "scene_count": count,
+            "scene_split": split,
+            "scene_clips": data.index.source,
+        },
+    )
+
+
+def _credit(record: Record) -> dict[str, str]:
+    return {
+        "id": record.id,
+        "title": record.title,
+        "author": record.author,
+        "licence": record.licence_stated or record.licence,
+        "url": record.url,
+    }
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    """The distinct non-empty values, in order."""
+    return list(dict.fromkeys(value for value in values if value))

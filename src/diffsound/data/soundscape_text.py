@@ -1,7 +1,7 @@
 """True sentences about a scene, in varied natural English.
 
-What a scene is made of (who sounds together, who after whom, what lies under all of it, what is far
-away or repeated) is known; here it is only worded, so a caption never says what is not to be heard.
+What a scene consists of is known: which sounds are simultaneous, which follow each other, the
+background, what is distant or repeated. This module only words it, so a caption is always true.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FRAME = re.compile(r"^(?:(?:a|the) (?:sounds?|recording) of )?(.+?)(?: sound ef
 
 @dataclass(frozen=True)
 class Heard:
-    """One sound of a scene as a sentence needs it: what may be said of it, and how it is played."""
+    """One sound of a scene, for a sentence: its captions, and how it is played."""
 
     captions: tuple[str, ...]
     distant: bool = False
@@ -31,9 +31,9 @@ class Heard:
 
 @dataclass(frozen=True)
 class Outline:
-    """Who sounds when: moments follow each other, the sounds of one moment overlap, and the
-    background lasts through all of them. A moment has one or two sounds; there is at least one
-    sound in all."""
+    """Which sounds occur when: moments follow each other, the sounds of one moment overlap, and the
+    background lasts throughout. A moment has one or two sounds; there is at least one sound.
+    """
 
     moments: tuple[tuple[Heard, ...], ...]
     background: Heard | None = None
@@ -45,7 +45,7 @@ class _Part:
 
     text: str
     stated: bool
-    joined: bool = False  # already has a conjunction, so some others would be ambiguous
+    joined: bool = False  # already has a conjunction, so another may be ambiguous
 
 
 def captions_of(outline: Outline, count: int, rng: np.random.Generator) -> tuple[str, ...]:
@@ -59,13 +59,13 @@ def captions_of(outline: Outline, count: int, rng: np.random.Generator) -> tuple
 
 
 def caption_of(outline: Outline, rng: np.random.Generator) -> str:
-    """One caption of a scene, from one random caption of each of its sounds."""
+    """One caption of a scene, from a random caption of each of its sounds."""
     moments = [[_drawn(sound, rng) for sound in moment] for moment in outline.moments]
     background = _drawn(outline.background, rng) if outline.background else None
     stated = bool(rng.random() < 0.5)
     simple = len(moments) > 1  # "a dog barks, then ...", not "a dog is barking, then ..."
     if simple and not all(sound.phrase.statements for moment in moments for sound in moment):
-        stated = False  # a row of statements with a bare name among them limps
+        stated = False  # statements and bare names do not mix in a sequence
     parts = [_moment(moment, stated, simple, rng) for moment in moments]
     if background is None:
         return _sequence(parts, rng).text
@@ -76,7 +76,7 @@ def caption_of(outline: Outline, rng: np.random.Generator) -> str:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A sound with the one of its captions that is used this time."""
+    """A sound with the caption chosen for this sentence."""
 
     phrase: Phrase
     distant: bool
@@ -89,9 +89,9 @@ def _drawn(sound: Heard, rng: np.random.Generator) -> _Drawn:
 
 @lru_cache(maxsize=65536)
 def fitting(captions: tuple[str, ...]) -> tuple[str, ...]:
-    """The captions that can be part of a sentence, without the frame of a file's description.
+    """The captions that can be part of a sentence, without introductory phrases.
 
-    "the sound of a dog barking" -> "a dog barking"; a keyword ("hen") only if there is no better.
+    "the sound of a dog barking" -> "a dog barking"; a keyword ("hen") only if all are keywords.
     """
     plain = dict.fromkeys(_FRAME.sub(r"\1", tidy(caption)) for caption in captions)
     good = tuple(caption for caption in plain if _is_phrase(caption))
@@ -110,7 +110,7 @@ def _is_phrase(caption: str) -> bool:
 
 
 def _sound(sound: _Drawn, stated: bool, simple: bool, rng: np.random.Generator) -> _Part:
-    """One sound, stated if that is wanted and its caption has a verb."""
+    """One sound, as a statement if wanted and if its caption has a verb."""
     statements = sound.phrase.statements
     if stated and statements:
         text = statements[0] if simple else _choose(statements, rng)
@@ -141,7 +141,7 @@ def _far_off(text: str, rng: np.random.Generator) -> str:
 def _moment(
     sounds: Sequence[_Drawn], stated: bool, simple: bool, rng: np.random.Generator
 ) -> _Part:
-    """One sound, or two at the same time in either order."""
+    """One sound, or two simultaneous ones in either order."""
     parts = [_sound(sound, stated, simple, rng) for sound in sounds]
     if len(parts) == 1:
         return parts[0]
@@ -156,7 +156,7 @@ def _moment(
 
 
 def _sequence(parts: Sequence[_Part], rng: np.random.Generator) -> _Part:
-    """Parts one after another; all of them statements, or all things heard."""
+    """Parts in sequence; either all of them are statements or none."""
     if len(parts) == 1:
         return parts[0]
     first, last = parts[0], parts[-1]
@@ -183,13 +183,13 @@ def _sequence(parts: Sequence[_Part], rng: np.random.Generator) -> _Part:
 def _over_background(
     body: _Part, background: _Drawn, moments: int, rng: np.random.Generator
 ) -> str:
-    """The body with the background sound under all of it."""
+    """The body with the background sound."""
     name = _sound(background, False, False, rng).text
     states = _sound(background, True, False, rng)
     behind = "in the background throughout" if moments > 1 else "in the background"
     ways = [f"{body.text} with {name} {behind}"]
     if states.stated and body.stated:
-        # Ahead of a sequence "as" covers all of it; after one it would cover its last event only.
+        # Before a sequence "as" covers all of it; after one it would cover only the last event.
         ways.append(f"{_choose(('while', 'as'), rng)} {states.text}, {body.text}")
         if not body.joined:
             ways.append(f"{body.text} {_choose(('while', 'as'), rng)} {states.text}")

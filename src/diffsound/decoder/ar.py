@@ -10,10 +10,16 @@ from torch import Tensor, nn
 
 from diffsound.decoder.causal import CausalTransformer, LayerCache, causal_mask
 from diffsound.decoder.config import ARConfig
-from diffsound.decoder.contract import Choice, DecoderLoss, Known, SamplingSettings, StepCallback
-from diffsound.decoder.diffusion.filtering import filter_logits, guide
-from diffsound.decoder.diffusion.noise import draw_categorical, uniforms
-from diffsound.decoder.request import check_request, split_items
+from diffsound.decoder.contract import (
+    Choice,
+    DecoderLoss,
+    Known,
+    StepCallback,
+    check_request,
+    split_items,
+)
+from diffsound.decoder.diffusion.draws import draw_categorical, filter_logits, guide, uniforms
+from diffsound.decoder.settings import SamplingSettings
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
 from diffsound.threads import torch_threads

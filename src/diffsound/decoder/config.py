@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from diffsound.config import Config
+from diffsound.config import Config, Count, Weight, Width
 
 Activation = Literal["gelu", "gelu2"]
+Share = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class ScheduleConfig(Config):
@@ -22,18 +23,15 @@ class ScheduleConfig(Config):
         cosine, as a "quarter" of a sine (few tokens are drawn at first, as by MaskGIT), or by the
         published code's rule.
     gamma_end: γ̄_T, the share of masked tokens at T; only "mask_uniform" has the choice.
-    row_order: 0 noises all rows alike (the paper). Above 0 the last rows are noised first, so that
-        the first ones are drawn first: for residual codecs, whose rows go from coarse to fine. At
-        1 the last row is fully noised when the first begins to be.
-    row_shares: instead, the rows strictly one after another, each with its share of the chain
-        (first row first, in any unit): the coarse rows can have most of the steps.
+    row_shares: None noises all rows alike (the paper). Else the rows are drawn one after another,
+        each with its share of the chain (first row first, in any unit): for residual codecs, whose
+        rows go from coarse to fine, so that the coarse ones can have most of the steps.
     """
 
     kind: Literal["linear", "cosine", "quarter", "official"] = "linear"
     transition: Literal["uniform", "mask", "mask_uniform"] = "mask_uniform"
     gamma_end: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    row_order: Annotated[float, Field(ge=0, le=10)] = 0.0
-    row_shares: tuple[PositiveFloat, ...] | None = None
+    row_shares: Annotated[tuple[Share, ...], Field(max_length=256)] | None = None
 
     @model_validator(mode="after")
     def _official_is_one_schedule(self) -> Self:
@@ -41,20 +39,17 @@ class ScheduleConfig(Config):
             raise ValueError("the official schedule has the mask_uniform transition only")
         return self
 
-    @model_validator(mode="after")
-    def _one_order_of_rows(self) -> Self:
-        if self.row_order and self.row_shares:
-            raise ValueError("give row_order or row_shares, not both")
-        return self
-
-    @property
-    def ordered(self) -> bool:
-        """Whether rows are noised one after another."""
-        return self.row_order > 0 or self.row_shares is not None
+    @model_validator(mode="before")
+    @classmethod
+    def _without_row_order(cls, data: Any) -> Any:
+        """Older bundles and runs have a key that is gone; at 0 it meant nothing."""
+        if isinstance(data, dict) and data.get("row_order") == 0:
+            return {key: value for key, value in data.items() if key != "row_order"}
+        return data
 
 
 class LossConfig(Config):
-    """What the denoiser learns from (eq. 20 and its published variants).
+    """What the denoiser learns from (eq. 22–25 and their published variants).
 
     variant: "vlb" is the paper's bound; "simplified" is the plain cross-entropy of x0,
         which has less variance and trains small models faster (no auxiliary term then).
@@ -66,10 +61,10 @@ class LossConfig(Config):
     """
 
     variant: Literal["vlb", "simplified"] = "vlb"
-    auxiliary: Annotated[float, Field(ge=0)] = 1e-4
+    auxiliary: Weight = 1e-4
     adaptive: bool = False
     importance: bool = False
-    next_row: Annotated[float, Field(ge=0)] = 0.25
+    next_row: Weight = 0.25
 
 
 class TransformerConfig(Config):
@@ -84,18 +79,18 @@ class TransformerConfig(Config):
     text_dim: width of the text features that come in.
     """
 
-    layers: PositiveInt = 19
-    heads: PositiveInt = 16
-    width: PositiveInt = 1024
-    mlp_ratio: PositiveInt = 4
+    layers: Count = 19
+    heads: Count = 16
+    width: Width = 1024
+    mlp_ratio: Count = 4
     activation: Activation = "gelu"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    text_dim: PositiveInt = 512
-    rows: PositiveInt = 5
-    columns: PositiveInt = 53
-    codebook_size: Annotated[int, Field(ge=2)] = 256
+    text_dim: Width = 512
+    rows: Count = 5
+    columns: Width = 53
+    codebook_size: Annotated[int, Field(ge=2, le=65_536)] = 256
     position: Literal["cell", "column"] = "cell"
-    code_width: PositiveInt | None = None
+    code_width: Width | None = None
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -122,13 +117,13 @@ class DiffsoundConfig(TransformerConfig):
     kind: Literal["diffsound"] = "diffsound"
     activation: Activation = "gelu2"
     position_scheme: Literal["grid", "official"] = "grid"
-    timesteps: PositiveInt = 100
+    timesteps: Annotated[int, Field(ge=1, le=10_000)] = 100
     schedule: ScheduleConfig = ScheduleConfig()
     loss: LossConfig = LossConfig()
     attend_padding: bool = False
     normalise_text: bool = False
     pooled_text: bool = False
-    local: NonNegativeInt = 0
+    local: Annotated[int, Field(ge=0, le=255)] = 0
 
     @model_validator(mode="after")
     def _neighbours_are_columns(self) -> Self:
@@ -144,7 +139,7 @@ class DiffsoundConfig(TransformerConfig):
 
     @model_validator(mode="after")
     def _ordered_rows_have_no_bound(self) -> Self:
-        if self.schedule.ordered and self.loss.variant != "simplified":
+        if self.schedule.row_shares is not None and self.loss.variant != "simplified":
             raise ValueError("rows one after another need loss.variant 'simplified'")
         return self
 

@@ -1,57 +1,17 @@
-"""The contract both token decoders keep, and the settings of one generation."""
+"""The contract that both token decoders keep, and the checks of a request that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from diffsound.decoder.settings import SamplingSettings
+from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
-
-SamplerName = Literal["ancestral", "confidence", "official"]
-
-
-@dataclass(frozen=True)
-class SamplingSettings:
-    """How tokens are drawn. What a decoder cannot use it refuses with an InputError.
-
-    sampler: "ancestral" is the paper's chain (algorithm 2, exact posterior for any stride);
-        "confidence" unmasks in parallel by confidence; "official" is the published code's chain.
-    num_inference_steps: network evaluations, 1 to T; None means T (or stride decides).
-    stride: the paper's time stride, an alternative to num_inference_steps.
-    truncation: keep the smallest set of tokens whose mass reaches this (1 keeps all).
-    top_k: keep the k most likely tokens (None keeps all).
-    guided_share: share of the chain, from its start at T, that is guided; the rest costs half.
-        What is decided early is what the text is about.
-    remask: share of the already drawn tokens that the confidence sampler masks again and redraws
-        at every step, the least sure ones.
-    best_of: for every sound so many are drawn, and the one that fits the text best is kept
-        (section VIII-D); the pipeline does that, a decoder draws what it is told to.
-    chosen_after: share of the chain, from its start at T, after which the best of them is chosen
-        and goes on alone; where rows are drawn in turn, what comes later only refines. 1 compares
-        finished sounds, and so does a decoder or codec with nothing to compare before.
-    layered: a sentence of several sounds becomes a scene of sounds made one by one: layers.py.
-        The pipeline does that too.
-    level: every sound is brought within 6 dB of this RMS level, in dB of full scale, of the parts
-        that sound, as far as its peaks allow (None leaves it as it is drawn). And that.
-    """
-
-    sampler: SamplerName = "ancestral"
-    num_inference_steps: int | None = None
-    stride: int | None = None
-    guidance_scale: float = 1.0
-    guided_share: float = 1.0
-    temperature: float = 1.0
-    truncation: float = 1.0
-    top_k: int | None = None
-    remask: float = 0.0
-    best_of: int = 1
-    chosen_after: float = 1.0
-    layered: bool = False
-    level: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,3 +97,115 @@ class TokenDecoder(Protocol):
         `choice` is for decoders that draw rows in turn (`chooses_early`); others refuse it.
         """
         ...
+
+
+def check_request(
+    *,
+    rows: int,
+    codebook_size: int,
+    text_dim: int,
+    text: TextFeatures,
+    grid: tuple[int, int],
+    generators: Sequence[torch.Generator],
+    settings: SamplingSettings,
+    negative: TextFeatures | None,
+    known: Known | None,
+) -> None:
+    """What both decoders ask of a request; the first thing wrong becomes an InputError."""
+    if grid[0] != rows or grid[1] < 1:
+        raise InputError(
+            f"this decoder makes grids of {rows} rows and at least 1 column, not {tuple(grid)}"
+        )
+    if len(text) < 1 or len(generators) != len(text):
+        raise InputError(
+            f"give one generator per text: {len(text)} texts, {len(generators)} generators"
+        )
+    _check_text("text", text, text_dim)
+    if settings.guidance_scale != 1:
+        if negative is None:
+            raise InputError(
+                "guidance_scale other than 1 needs a negative text (the empty one by default)"
+            )
+        if len(negative) != len(text):
+            raise InputError(f"{len(negative)} negative texts given for {len(text)} texts")
+        _check_text("negative text", negative, text_dim)
+    if known is not None:
+        _check_known(known, (len(text), *grid), codebook_size)
+
+
+def split_items(
+    text: TextFeatures,
+    negative: TextFeatures | None,
+    device: torch.device,
+    *,
+    together: int = 1,
+    trim: bool = True,
+) -> list[tuple[slice, TextFeatures]]:
+    """The batch as parts to run one by one: (which items, their texts, negatives after them).
+
+    On a CPU every item is a part of its own, without the padding its neighbours need: products of
+    other shapes round differently, and one flipped bit would make tokens depend on the batch. An
+    accelerator runs the whole batch at once, where only rounding can make such a difference.
+    together: this many items in a row are one part there, such as the takes of one text.
+    trim: False keeps the padding, for a decoder that attends to it.
+    """
+    if device.type == "cpu":
+        starts = range(0, len(text), together)
+        parts = [slice(start, min(start + together, len(text))) for start in starts]
+    else:
+        parts = [slice(0, len(text))]
+    texts = []
+    for part in parts:
+        batches = [text[part]] if negative is None else [text[part], negative[part]]
+        if trim:
+            batches = [_trim(batch) for batch in batches]
+        texts.append(TextFeatures.cat(batches).to(device))
+    return list(zip(parts, texts, strict=True))
+
+
+def kept_parts(
+    parts: Sequence[slice], kept: Sequence[int], paired: bool
+) -> Iterator[tuple[int, slice, list[int]]]:
+    """What is left of `split_items` when only the items `kept` (rising) go on.
+
+    For every part with one of them: its place among the parts, its items among those kept, and
+    which of its texts they have; with `paired` every text's negative is as many places after it as
+    the part has items.
+    """
+    start = 0
+    for place, part in enumerate(parts):
+        mine = [item - part.start for item in kept if part.start <= item < part.stop]
+        if mine:
+            negatives = [part.stop - part.start + item for item in mine] if paired else []
+            yield place, slice(start, start + len(mine)), mine + negatives
+            start += len(mine)
+
+
+def _trim(text: TextFeatures) -> TextFeatures:
+    """Without the positions that are padding in every text of the batch."""
+    length = int(text.mask.any(0).nonzero().max()) + 1
+    return TextFeatures(text.features[:, :length], text.mask[:, :length], text.pooled)
+
+
+def _check_text(name: str, text: TextFeatures, text_dim: int) -> None:
+    if text.dim != text_dim:
+        raise InputError(
+            f"the {name} has {text.dim} features, this decoder needs {text_dim}: "
+            "use the text encoder it was trained with"
+        )
+    if not bool(text.mask.any(1).all()):
+        raise InputError(f"a {name} has no tokens at all")
+
+
+def _check_known(known: Known, shape: tuple[int, ...], codebook_size: int) -> None:
+    for name, tensor in (("tokens", known.tokens), ("keep", known.keep)):
+        if tuple(tensor.shape) != shape:
+            raise InputError(f"known {name} have shape {tuple(tensor.shape)}, not {shape}")
+    if known.keep.dtype != torch.bool:
+        raise InputError(f"known keep must be bool, not {known.keep.dtype}")
+    low, high = int(known.tokens.min()), int(known.tokens.max())
+    if low < 0 or high >= codebook_size:
+        raise InputError(
+            f"known tokens must lie in 0..{codebook_size - 1}, found {low if low < 0 else high}: "
+            "were they made by another codec?"
+        )

@@ -8,20 +8,26 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.contract import Choice, DecoderLoss, Known, SamplingSettings, StepCallback
-from diffsound.decoder.diffusion.forward import sample_xt
-from diffsound.decoder.diffusion.importance import ImportanceSampler
-from diffsound.decoder.diffusion.loss import diffusion_loss, rows_loss, simplified_loss
+from diffsound.decoder.contract import Choice, DecoderLoss, Known, StepCallback, check_request
+from diffsound.decoder.diffusion.loss import (
+    ImportanceSampler,
+    diffusion_loss,
+    rows_loss,
+    simplified_loss,
+)
 from diffsound.decoder.diffusion.official import official_schedule
-from diffsound.decoder.diffusion.rows import in_turn, row_times, rows_in_turn, staggered
+from diffsound.decoder.diffusion.process import sample_xt
 from diffsound.decoder.diffusion.schedule import (
     Schedule,
     cosine_schedule,
+    in_turn,
     linear_schedule,
     quarter_schedule,
+    row_times,
+    rows_in_turn,
 )
-from diffsound.decoder.request import check_request
 from diffsound.decoder.sampling import Predictor, check_sampling, sample
+from diffsound.decoder.settings import SamplingSettings
 from diffsound.decoder.transformer import DenoisingTransformer, of_rows
 from diffsound.text.features import TextFeatures
 
@@ -61,8 +67,7 @@ class Diffsound(nn.Module):
         settings = self.config.loss
         if self.config.schedule.row_shares is not None:
             return self._loss_in_turn(tokens, t, text, generator)
-        times = t if self.windows is None else row_times(t, self.windows, self.config.timesteps)
-        noisy = sample_xt(tokens, times, self.schedule, generator)
+        noisy = sample_xt(tokens, t, self.schedule, generator)
         t = t.to(tokens.device)
         logits = self(noisy, t, text)
         if settings.variant == "simplified":
@@ -176,11 +181,9 @@ class Diffsound(nn.Module):
 
 
 def row_windows(config: DiffsoundConfig) -> Tensor | None:
-    """When each row is noised ([F', 2], see `rows.py`), or None for all rows alike."""
-    settings = config.schedule
-    if settings.row_shares is not None:
-        return in_turn(settings.row_shares)
-    return staggered(config.rows, settings.row_order) if settings.row_order else None
+    """When each row is noised ([F', 2], see `schedule.py`), or None for all rows alike."""
+    shares = config.schedule.row_shares
+    return None if shares is None else in_turn(shares)
 
 
 def build_schedule(config: DiffsoundConfig) -> Schedule:

@@ -1,7 +1,7 @@
 """Decoders from the published checkpoints: their keys and shapes become our config and weights.
 
 Sizes are read from the shapes. What shapes cannot tell (heads, truncation) are options with the
-published defaults. Checkpoints come in as mappings already read (`torch.load(weights_only=True)`).
+published defaults. Checkpoints come in as mappings that are already read.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
-from diffsound.decoder.contract import SamplingSettings
+from diffsound.decoder.settings import SamplingSettings
 from diffsound.errors import BundleError, ConfigError
 
 StateDict = dict[str, Tensor]

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.contract import (
-    Choice,
-    Known,
-    SamplerName,
-    SamplingSettings,
-    StepCallback,
-)
+from diffsound.decoder.contract import Choice, Known, StepCallback, kept_parts, split_items
 from diffsound.decoder.diffusion import samplers
-from diffsound.decoder.diffusion.filtering import guide
-from diffsound.decoder.diffusion.forward import sample_stationary, sample_xt
+from diffsound.decoder.diffusion.draws import guide
 from diffsound.decoder.diffusion.official import official_timesteps
-from diffsound.decoder.diffusion.rows import row_times
-from diffsound.decoder.diffusion.schedule import Schedule, Time
-from diffsound.decoder.request import kept_parts, split_items
+from diffsound.decoder.diffusion.process import sample_stationary, sample_xt
+from diffsound.decoder.diffusion.schedule import Schedule, Time, row_times
+from diffsound.decoder.settings import SamplerName, SamplingSettings
 from diffsound.decoder.transformer import DenoisingTransformer
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
@@ -127,9 +120,7 @@ def check_sampling(
     """Refuse what Diffsound's samplers cannot do, in one line."""
     if choice is not None and config.schedule.row_shares is None:
         raise InputError("takes can be compared on the way only where rows are drawn in turn")
-    names, steps = get_args(SamplerName), config.timesteps
-    if settings.sampler not in names:
-        raise InputError(f"unknown sampler '{settings.sampler}'; choose one of {', '.join(names)}")
+    steps = config.timesteps
     if settings.num_inference_steps is not None and settings.stride is not None:
         raise InputError("give num_inference_steps or stride, not both")
     for name, value in (
@@ -141,7 +132,7 @@ def check_sampling(
             raise InputError(f"{name} must lie in 1..{steps} for this model, not {value}")
     if settings.remask and settings.sampler != "confidence":
         raise InputError("remask works with the sampler 'confidence' only")
-    if config.schedule.ordered and settings.sampler != "ancestral":
+    if config.schedule.row_shares is not None and settings.sampler != "ancestral":
         raise InputError(
             f"the sampler '{settings.sampler}' cannot draw rows one after another, as this model "
             "does; use 'ancestral'"
@@ -173,7 +164,7 @@ def sample(
 ) -> Tensor:
     """Run the chosen sampler for tokens of `shape` [B, F', L'].
 
-    windows: [F', 2], when each row is noised (`diffusion/rows.py`), if not all alike.
+    windows: [F', 2], when each row is noised (`diffusion/schedule.py`), if not all alike.
     """
     first = schedule.steps
     shared: dict[str, Any] = {"truncation": settings.truncation, "callback": callback}
@@ -216,16 +207,23 @@ def sample(
         return samplers.ancestral(predict, schedule, start, chain, generators, **shared)
 
     cut, rows = _comparison(chain, choice.share, schedule.steps, cell_times)
-    shared["callback"] = _counting(callback, 0, len(chain) - 1)
-    begun = samplers.ancestral(predict, schedule, start, chain[: cut + 1], generators, **shared)
+    first_part, rest = slice(cut), slice(cut, None)
+    begun = samplers.ancestral(
+        predict, schedule, start, chain, generators, steps=first_part, **shared
+    )
     kept = choice.best(begun[:, :rows])
     if cut + 1 == len(chain):
         return begun[kept]
     shared |= {name: shared[name][kept] for name in ("known", "keep") if name in shared}
-    shared["callback"] = _counting(callback, cut, len(chain) - 1)
-    going_on = [generators[item] for item in kept.tolist()]
+    places = kept.tolist()
     return samplers.ancestral(
-        predict.only(kept.tolist()), schedule, begun[kept], chain[cut:], going_on, **shared
+        predict.only(places),
+        schedule,
+        begun[kept],
+        chain,
+        [generators[place] for place in places],
+        steps=rest,
+        **shared,
     )
 
 
@@ -240,13 +238,6 @@ def _comparison(
         if rows and t <= (1 - share) * steps + 1e-9:
             return place, rows
     raise AssertionError("all rows are drawn at the end of a chain")
-
-
-def _counting(callback: StepCallback | None, before: int, total: int) -> StepCallback | None:
-    """The callback for a part of a chain: told of all its steps."""
-    if callback is None:
-        return None
-    return lambda done, _, tokens: callback(before + done, total, tokens)
 
 
 def _start(

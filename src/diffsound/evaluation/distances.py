@@ -1,27 +1,117 @@
-"""Other distances between sets of clips, each with its own blindness: read them together.
+"""Distances between sets of clips; each is blind to something, so read them together.
 
-Inception score: are clips sure to be something, and the set of many kinds (sees no real clip).
+FID (eq. 27): Fréchet distance between Gaussians fitted to real and generated features.
 Kernel distance: like FID but unbiased, so it can be trusted with few clips.
-Precision, density: do generated clips lie where real ones are. Recall, coverage: do they reach
-everywhere real ones are.
+Inception score: is each clip clearly something, and is the set varied? Sees no real clips.
+Precision, density: do generated clips lie where real ones are? Recall, coverage: do they reach
+everywhere real ones are?
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from diffsound.errors import InputError
-from diffsound.evaluation.bootstrap import RESAMPLES, bootstrap_centred, bootstrap_mean
-from diffsound.evaluation.score import Score
+from diffsound.evaluation.scores import RESAMPLES, Score, bootstrap_centred, mean_score
 
-# Distances take time with the square of the clips; beyond this many, a random subset stands for
-# its set.
+FID_RESAMPLES = 100
+# Each resample takes two eigendecompositions: an instant at 256 features, seconds at 2048.
+_WIDEST_FOR_INTERVAL = 512
+# The time for pairwise distances grows with the square of the clips; beyond this number, a random
+# subset stands for its set.
 MOST_CLIPS = 10_000
-# The kernel distance's interval keeps all kernels in memory (200 MB at this many).
+# The kernel distance's interval keeps all kernels in memory (200 MB at this number).
 _MOST_FOR_INTERVAL = 3000
-_BLOCK = 1024
+_BLOCK = 1024  # clips per block of a distance matrix or of a covariance
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of N features: mean [D] and unbiased covariance [D, D], float64."""
+
+    count: int
+    mean: np.ndarray
+    covariance: np.ndarray
+
+
+def moments(features: np.ndarray) -> Moments:
+    """Mean and covariance of features [N, D], chunk by chunk (they may lie in a mapped file)."""
+    count, width = features.shape
+    if count < 2:
+        raise InputError(f"a covariance needs at least 2 clips, not {count}")
+    mean = np.zeros(width)
+    for chunk in _chunks(features):
+        mean += chunk.sum(axis=0)
+    mean /= count
+    covariance = np.zeros((width, width))
+    for chunk in _chunks(features):
+        centred = chunk - mean
+        covariance += centred.T @ centred
+    covariance /= count - 1
+    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+        raise InputError("some features are not finite; the classifier or a clip is broken")
+    return Moments(count, mean, covariance)
+
+
+def frechet_distance(real: Moments, fake: Moments) -> float:
+    """|m_r - m_f|² + Tr(C_r + C_f - 2 (C_r C_f)^½), eq. 27; at least 0.
+
+    The trace of the root is the sum of the roots of the eigenvalues of C_r^½ C_f C_r^½, which is
+    symmetric: no complex rounding errors, and singular covariances are no special case.
+    """
+    if real.mean.shape != fake.mean.shape:
+        raise InputError(
+            f"features of {len(real.mean)} and of {len(fake.mean)} numbers cannot be compared"
+        )
+    difference = real.mean - fake.mean
+    root = _root(real.covariance)
+    product = root @ fake.covariance @ root
+    shared = np.sqrt(_positive(np.linalg.eigvalsh((product + product.T) / 2))).sum()
+    traces = np.trace(real.covariance) + np.trace(fake.covariance)
+    return max(0.0, float(difference @ difference + traces - 2 * shared))
+
+
+def clips_needed(width: int) -> int:
+    """Clips in each set for a covariance of full rank; fewer make FID too large and unstable."""
+    return width + 1
+
+
+def fid(
+    real: np.ndarray,
+    fake: np.ndarray,
+    *,
+    allow_few: bool = False,
+    resamples: int = FID_RESAMPLES,
+    seed: int = 0,
+) -> Score:
+    """FID of features [N, D] and [M, D]; not available with too few clips, unless `allow_few`.
+
+    allow_few: give the number anyway (the published protocol: 494 real clips for 2048 features);
+    it is then comparable only with sets of the same sizes, and the note says so.
+    """
+    name, needed, fewest = "FID", clips_needed(real.shape[1]), min(len(real), len(fake))
+    few = (
+        f"a {real.shape[1]}-wide feature needs at least {needed} clips in each set, there are "
+        f"{len(real)} real and {len(fake)} generated"
+    )
+    if fewest < 2 or (fewest < needed and not allow_few):
+        return Score(name, None, "lower", note=f"{few}; use the kernel distance, which is unbiased")
+    value = frechet_distance(moments(real), moments(fake))
+    interval = None
+    if real.shape[1] <= _WIDEST_FOR_INTERVAL:
+        interval = bootstrap_centred(
+            lambda i, j: frechet_distance(moments(real[i]), moments(fake[j])),
+            value,
+            (len(real), len(fake)),
+            resamples=resamples,
+            seed=seed,
+        )
+    low, high = (max(0.0, interval.low), interval.high) if interval else (None, None)
+    note = f"{few}: compare only with sets of these sizes" if fewest < needed else ""
+    return Score(name, value, "lower", low, high, note)
 
 
 def inception_score(
@@ -88,8 +178,8 @@ def precision_recall(
     reached = _within(real, fake, _radii(fake, neighbours)).any_ball
     note = _subset_note(real, fake)
     return (
-        _mean_score("precision", inside, note, resamples, seed),
-        _mean_score("recall", reached, note, resamples, seed),
+        mean_score("precision", inside, note=note, resamples=resamples, seed=seed),
+        mean_score("recall", reached, note=note, resamples=resamples, seed=seed),
     )
 
 
@@ -116,15 +206,15 @@ def density_coverage(
     found = _within(fake, real, _radii(real, neighbours))
     note = _subset_note(real, fake)
     return (
-        _mean_score("density", found.balls / neighbours, note, resamples, seed),
-        _mean_score("coverage", found.ball_used, note, resamples, seed),
+        mean_score("density", found.balls / neighbours, note=note, resamples=resamples, seed=seed),
+        mean_score("coverage", found.ball_used, note=note, resamples=resamples, seed=seed),
     )
 
 
 def realism(real: np.ndarray, fake: np.ndarray, *, neighbours: int = 3) -> np.ndarray:
     """A score for each generated clip [M]: max over real clips of radius / distance.
 
-    1 and more is within the real manifold (Kynkäänniemi et al., eq. 5); real clips whose balls are
+    1 or more is within the real manifold (Kynkäänniemi et al., eq. 5); real clips whose balls are
     larger than the median are left out, as there, since one outlier's ball holds everything.
     """
     few = _too_few(neighbours, real)
@@ -232,12 +322,6 @@ def _kernel_interval(
     return bootstrap_centred(of, value, (len(real), len(fake)), resamples=resamples, seed=seed)
 
 
-def _mean_score(name: str, values: np.ndarray, note: str, resamples: int, seed: int) -> Score:
-    interval = bootstrap_mean(values, resamples=resamples, seed=seed)
-    low, high = interval or (None, None)
-    return Score(name, float(values.mean()), "higher", low, high, note)
-
-
 def _subset(features: np.ndarray, seed: int) -> np.ndarray:
     if len(features) > MOST_CLIPS:
         rows = np.random.default_rng(seed).choice(len(features), MOST_CLIPS, replace=False)
@@ -266,3 +350,20 @@ def _check_finite(values: np.ndarray) -> None:
 
 def _x_log_x(p: np.ndarray) -> np.ndarray:
     return p * np.log(np.where(p > 0, p, 1.0))
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """The symmetric square root of a positive semi-definite matrix."""
+    values, vectors = np.linalg.eigh(covariance)
+    return (vectors * np.sqrt(_positive(values))) @ vectors.T
+
+
+def _positive(values: np.ndarray) -> np.ndarray:
+    """Eigenvalues with those that are rounding errors set to 0: their roots would not be small."""
+    smallest = values.max(initial=0.0) * len(values) * np.finfo(np.float64).eps
+    return np.where(values > smallest, values, 0.0)
+
+
+def _chunks(features: np.ndarray) -> Iterator[np.ndarray]:
+    for at in range(0, len(features), _BLOCK):
+        yield np.asarray(features[at : at + _BLOCK], dtype=np.float64)

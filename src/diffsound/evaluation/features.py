@@ -1,35 +1,177 @@
-"""Features of clips: each computed once, in batches, in memory that does not grow with the set.
+"""Clips, and what the classifier makes of them: each computed once, in batches, in bounded memory.
 
     cache = FeatureCache("cache/features.sqlite")
     real = extract(classifier, clips_of_data(data, data.where(split="valid")), cache=cache)
-    made = extract(classifier, clips_of_folder("out"), cache=cache)
+    made = extract(classifier, clips_of(Path("out"), ["rain-1", "rain-2"]), cache=cache)
 
 A clip that cannot be read is left out, counted and named in `failed`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import soundfile
 import torch
 
-from diffsound.audio.io import fit_length
+from diffsound.audio.io import fit_length, read_audio, resample
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.data.duplicates import BANDS, CELLS, sound_fingerprint
-from diffsound.errors import DiffsoundError, InputError
-from diffsound.evaluation.classifier import Classifier
-from diffsound.evaluation.clips import Clip
-from diffsound.evaluation.feature_cache import FeatureCache, content_key
-from diffsound.evaluation.standardise import MIN_FRAMES
+from diffsound.data.shards import PreparedData
+from diffsound.errors import AudioError, DataError, DiffsoundError, InputError
+from diffsound.judges.classifier import Classifier
+from diffsound.judges.resnet import MIN_FRAMES
 
 BATCH = 16
-# Clips that wait for others of their length; more are scored in smaller batches.
+# Clips that wait for others of their length; beyond this, smaller batches are scored.
 _WAITING = 4 * BATCH
 _QUIETEST_DB = -120.0
+
+
+class ScoredClip(Protocol):
+    """A sound to be scored: a name, and a way to read the wave when its turn comes."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def rate(self) -> int:
+        """The sample rate at which the clip is stored."""
+        ...
+
+    def wave(self, sample_rate: int) -> np.ndarray:
+        """float32 [samples] at that rate; a DiffsoundError if it cannot be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileClip:
+    """A clip in an audio file."""
+
+    id: str
+    path: Path
+
+    @property
+    def rate(self) -> int:
+        try:
+            return int(soundfile.info(str(self.path)).samplerate)
+        except soundfile.SoundFileError as error:
+            raise AudioError(f"cannot read {self.path}: {error}") from error
+
+    def wave(self, sample_rate: int) -> np.ndarray:
+        return read_audio(self.path, sample_rate)
+
+
+@dataclass(frozen=True)
+class WaveClip:
+    """A clip in memory, float32 [samples]."""
+
+    id: str
+    samples: np.ndarray
+    rate: int
+
+    def wave(self, sample_rate: int) -> np.ndarray:
+        return resample(np.asarray(self.samples, dtype=np.float32), self.rate, sample_rate)
+
+
+@dataclass(frozen=True)
+class DataClip:
+    """A clip of a prepared folder."""
+
+    data: PreparedData
+    position: int
+
+    @property
+    def id(self) -> str:
+        return self.data.records[self.position].id
+
+    @property
+    def rate(self) -> int:
+        return self.data.index.mel.sample_rate
+
+    def wave(self, sample_rate: int) -> np.ndarray:
+        return resample(self.data.wave(self.position), self.rate, sample_rate)
+
+
+def clips_of(folder: Path, names: Iterable[str]) -> list[FileClip]:
+    """The WAV files of a folder as clips, in the order of the names."""
+    return [FileClip(name, folder / f"{name}.wav") for name in names]
+
+
+def clips_of_data(data: PreparedData, positions: Sequence[int]) -> list[DataClip]:
+    """Clips of a prepared folder by position."""
+    return [DataClip(data, position) for position in positions]
+
+
+class FeatureCache:
+    """Rows of bytes by key; keys of different classifiers or settings never meet.
+
+    One SQLite file: safe with several processes, intact after a crash, and no burden on the file
+    system with a million small rows.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(self.path, timeout=60.0, isolation_level=None)
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute("PRAGMA synchronous=NORMAL")
+            self._base.execute("CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row BLOB)")
+        except OSError as error:
+            raise DataError(f"cannot use the feature cache {self.path}: {error}") from error
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+
+    def get(self, key: str) -> bytes | None:
+        """The row of a key, or None."""
+        try:
+            found = self._base.execute("SELECT row FROM rows WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+        return bytes(found[0]) if found else None
+
+    def put(self, rows: Mapping[str, bytes]) -> None:
+        """Keep rows, all or none of them."""
+        try:
+            self._base.execute("BEGIN")
+            self._base.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", rows.items())
+            self._base.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+
+    def __len__(self) -> int:
+        return int(self._base.execute("SELECT COUNT(*) FROM rows").fetchone()[0])
+
+    def close(self) -> None:
+        self._base.close()
+
+    def __enter__(self) -> FeatureCache:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def _damaged(self, error: sqlite3.Error) -> DataError:
+        return DataError(
+            f"the feature cache {self.path} cannot be used ({error}); delete it, and it will be "
+            "rebuilt"
+        )
+
+
+def content_key(wave: np.ndarray, *context: str) -> str:
+    """A key for float32 samples under a context (the classifier's fingerprint, the settings)."""
+    digest = hashlib.sha256("\0".join(context).encode())
+    digest.update(b"\0")
+    digest.update(np.ascontiguousarray(wave, dtype=np.float32).tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -48,7 +190,7 @@ class FeatureSet:
     level: np.ndarray
     seconds: np.ndarray
     classifier: str  # fingerprint
-    window: float | None  # the seconds every clip was cut or padded to
+    window: float | None  # the length in seconds that every clip was cut or padded to
     failed: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -57,18 +199,16 @@ class FeatureSet:
 
 def extract(
     classifier: Classifier,
-    clips: Iterable[Clip],
+    clips: Iterable[ScoredClip],
     *,
     seconds: float | None = None,
     batch_size: int = BATCH,
     cache: FeatureCache | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> FeatureSet:
     """Run the classifier over clips.
 
     seconds: cut or pad (with silence) every clip to this length, so that sets of clips of
-    different lengths are compared fairly; None takes each as long as it is.
-    progress: told the number of clips done.
+    different lengths are compared fairly; None takes each at its own length.
     """
     classifier.eval()
     fingerprint = classifier.fingerprint
@@ -82,7 +222,7 @@ def extract(
     failed: dict[str, str] = {}
     names: set[str] = set()
     batches = _Batches(classifier, layout, batch_size)
-    # Rows go to a file without a name, mapped at the end: the set may be larger than the memory.
+    # Rows go to an unnamed file, mapped at the end: a set may be larger than the memory.
     with tempfile.TemporaryFile() as rows:
 
         def keep(done: Iterable[tuple[int, np.ndarray]]) -> None:
@@ -96,7 +236,7 @@ def extract(
 
         for clip in clips:
             if clip.id in names:
-                raise InputError(f"two clips are named '{clip.id}'; names tell clips apart")
+                raise InputError(f"two clips are named '{clip.id}'; names must be unique")
             names.add(clip.id)
             wave = _read(clip, rate, failed)
             if wave is not None:
@@ -111,8 +251,6 @@ def extract(
                     rows.write(stored)
                 else:
                     keep(batches.add(at, wave))
-            if progress is not None:
-                progress(len(names))
         keep(batches.rest())
         rows.flush()
         table = _table(rows, layout, len(ids))
@@ -131,11 +269,11 @@ def extract(
 
 
 def check_comparable(real: FeatureSet, fake: FeatureSet) -> None:
-    """Refuse two sets that were not measured alike, or of which one is empty."""
+    """Refuse two sets that were not measured in the same way, or one of which is empty."""
     for name, features in (("real", real), ("generated", fake)):
         if not len(features):
-            reason = next(iter(features.failed.values()), "none was given")
-            raise InputError(f"there is no {name} clip to score: {reason}")
+            reason = next(iter(features.failed.values()), "none were given")
+            raise InputError(f"there are no {name} clips to score: {reason}")
     if real.classifier != fake.classifier:
         raise InputError(
             f"the sets were measured by different classifiers ({real.classifier}, "
@@ -157,7 +295,7 @@ class _Batches:
         self.waiting: dict[int, list[tuple[int, np.ndarray]]] = {}
 
     def add(self, at: int, wave: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Take a wave; yields (place, row) of the clips that got their turn."""
+        """Take a wave; yields (place, row) of the clips whose turn came."""
         group = self.waiting.setdefault(len(wave), [])
         group.append((at, wave))
         if len(group) >= self.size:
@@ -166,7 +304,7 @@ class _Batches:
             yield from self._run(max(self.waiting, key=lambda length: len(self.waiting[length])))
 
     def rest(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The clips that still wait."""
+        """The clips that are still waiting."""
         for length in list(self.waiting):
             yield from self._run(length)
 
@@ -189,7 +327,7 @@ class _Batches:
             yield at, row
 
 
-def _read(clip: Clip, rate: int, failed: dict[str, str]) -> np.ndarray | None:
+def _read(clip: ScoredClip, rate: int, failed: dict[str, str]) -> np.ndarray | None:
     try:
         wave = clip.wave(rate)
     except DiffsoundError as error:

@@ -1,4 +1,4 @@
-"""Pictures of what a model does: systems side by side (figure 6), and a sound as it forms."""
+"""Pictures: systems side by side (figure 6), a sound as it forms, which class is heard as which."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from diffsound.audio.io import read_audio
-from diffsound.audio.mel import MelConfig
+from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.spectrogram import spectrogram_image
-from diffsound.errors import InputError
-from diffsound.evaluation.media import mel_of
-from diffsound.evaluation.sets import read_examples
+from diffsound.errors import InputError, MissingExtraError
+from diffsound.evaluation.sets import common_texts
 from diffsound.files import atomic_write
-from diffsound.pipeline import TextToSound
-from diffsound.unfinished import unfinished_mel
+from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.unfinished import unfinished_mel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 CELL = (300, 120)
 _LINE, _GAP = 18, 10
 _LAST_FRAME_MS = 1500
+
+
+def mel_of(wave: np.ndarray, config: MelConfig) -> np.ndarray:
+    """A wave [samples] at the mel's rate to its mel [n_mels, L]."""
+    with torch.inference_mode():
+        return np.asarray(MelFrontEnd(config)(torch.from_numpy(wave)[None])[0].numpy())
 
 
 def side_by_side(
@@ -39,7 +45,7 @@ def side_by_side(
 
     columns = list(dict.fromkeys(name for _, mels in rows for name in mels))
     if not columns:
-        raise InputError("there is no mel to draw")
+        raise InputError("there are no mels to draw")
     width, height = cell
     row = _LINE + height + _GAP
     size = (_GAP + len(columns) * (width + _GAP), 2 * _GAP + _LINE + len(rows) * row)
@@ -69,10 +75,7 @@ def figure_of_runs(
     if not runs or texts < 1:
         raise InputError("a figure needs at least one evaluation and one text")
     mel = mel or MelConfig.full_band()
-    tables = [{e.id: e.caption for e in read_examples(folder)} for folder in runs.values()]
-    common = sorted(set.intersection(*(set(table.items()) for table in tables)))
-    if not common:
-        raise InputError("these evaluations share no text; evaluate all on the same data and seed")
+    common = list(common_texts(runs).items())
     drawn = np.random.default_rng(seed).permutation(len(common))[:texts]
     rows = []
     for clip_id, caption in (common[i] for i in drawn):
@@ -97,11 +100,11 @@ def denoising(
 ) -> Path:
     """A sound as it forms: a GIF that plays the steps, or a PNG with them side by side.
 
-    frames: how many of the steps are shown, the last among them.
+    frames: number of steps shown, the last one included.
     """
     path = Path(path)
     if path.suffix.lower() not in (".gif", ".png") or frames < 1:
-        raise InputError(f"the picture of the steps is a .gif or .png, not {path.name}")
+        raise InputError(f"the steps are drawn as a .gif or .png file, not {path.name}")
     steps: list[Tensor] = []
     (sound,) = pipeline(
         prompt,
@@ -120,6 +123,30 @@ def denoising(
     return _save(
         pictures[0], path, save_all=True, append_images=pictures[1:], duration=times, loop=0
     )
+
+
+def confusion_figure(
+    path: Path, asked: Sequence[str], labels: Sequence[str], counts: Mapping[str, np.ndarray]
+) -> Path:
+    """Which class is heard as which, a panel for each title in `counts`, int [asked, labels]."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "eval") from error
+    side = 1.5 + 0.16 * len(labels)
+    figure = Figure(figsize=(side * len(counts), 1.5 + 0.16 * len(asked)), layout="constrained")
+    panels = figure.subplots(1, len(counts), squeeze=False)[0]
+    for panel, (title, table) in zip(panels, counts.items(), strict=True):
+        shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        panel.imshow(shares, cmap="magma", vmin=0, vmax=1, aspect="auto")
+        # Otherwise matplotlib reads $…$ as mathematics, whatever a class is called.
+        plain: dict[str, Any] = {"fontsize": 6, "parse_math": False}
+        panel.set_xticks(range(len(labels)), labels, rotation=90, **plain)
+        panel.set_yticks(range(len(asked)), asked, **plain)
+        panel.set_title(f"{title}: class down, heard as across", fontsize=9, parse_math=False)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110)
+    return path
 
 
 def _save(picture: Image, path: Path, **options: Any) -> Path:

@@ -4,14 +4,14 @@
     report["rows"]["generated"]["scores"]["both present"]["value"]
 
 The classifier listens to windows of two seconds. An event counts as present if any audible window
-has it among its three likeliest classes; it is where the classifier is surest of it. That is a
-rough measure, so it is calibrated: on true scenes mixed from held-out clips of the same classes it
-says what it can find at all, and on sounds scored by another text's events what it finds by chance.
+has it among its three likeliest classes; it is where the classifier is surest of it. The measure
+is rough, so it is calibrated: true scenes mixed from held-out clips of the same classes show what
+it can find at all, and sounds judged by another text's events show what it finds by chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,46 +19,47 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from diffsound.audio.io import write_audio
+from diffsound.audio import mixing
+from diffsound.audio.io import read_audio, resample, write_audio
+from diffsound.audio.mixing import decibels
 from diffsound.config import Config, parse_config
 from diffsound.data.loaders import item_rng
 from diffsound.data.shards import PreparedData
 from diffsound.data.soundscape import Scene, SceneConfig, SceneMixer
 from diffsound.errors import DataError
-from diffsound.evaluation.bootstrap import LEVEL, bootstrap_mean
-from diffsound.evaluation.clips import FileClip
-from diffsound.evaluation.feature_cache import FeatureCache
-from diffsound.evaluation.follow_report import write_html
-from diffsound.evaluation.near_and_far import (
-    choose_events,
-    clips_of_label,
-    distance,
-    generated_pairs,
-    true_pairs,
-    write_near_and_far,
+from diffsound.evaluation.checks import SILENT_DB, third_octaves, tilt
+from diffsound.evaluation.features import FeatureCache, FileClip, ScoredClip, WaveClip, extract
+from diffsound.evaluation.pages import write_follow
+from diffsound.evaluation.prompts import TwoEvents, choose_events, make_tasks
+from diffsound.evaluation.scores import LEVEL, Score, bootstrap_mean, mean_score, softmax
+from diffsound.evaluation.sets import (
+    REPORT,
+    Example,
+    Progress,
+    Setup,
+    check_same,
+    make_folder,
+    set_up,
+    write_generated,
+    write_json,
 )
-from diffsound.evaluation.prompts import joined
-from diffsound.evaluation.score import Score
-from diffsound.evaluation.sets import Example, Progress, make_folder, write_generated, write_json
-from diffsound.evaluation.setup import Setup, check_same, set_up
-from diffsound.evaluation.windows import Heard, listen
+from diffsound.judges.classifier import Classifier
 
-REPORT = "report.json"
-# How two events are joined, and whether that says which is first.
-JOINS = {"then": True, "while": False, "followed by": True, "before": True}
+FAR = "in the distance"
+_QUIETEST = 1e-5  # RMS; silence has no level in dB
 
 
 class FollowSettings(Config):
-    """What is generated and how it is judged; another value needs another folder.
+    """What is generated and how it is judged; different values need a different folder.
 
     prompts: texts of two events. distant: pairs of "X" and "X in the distance". window, hop:
-    seconds. top: an event among so many likeliest classes of a window is heard in it.
+    seconds. top: an event is heard in a window if it is among this many likeliest classes.
     """
 
     split: str = "valid"
     prompts: PositiveInt = 100
     distant: int = Field(default=25, ge=0)
-    seconds: float = Field(default=8.0, ge=3.0)  # less has no room for one event after another
+    seconds: float = Field(default=8.0, ge=3.0)  # shorter ones have no room for two events in a row
     window: PositiveFloat = 2.0
     hop: PositiveFloat = 0.5
     top: PositiveInt = 3
@@ -67,18 +68,21 @@ class FollowSettings(Config):
 
 
 @dataclass(frozen=True)
-class Task:
-    """A text of two events; `first` sounds before `second` if `ordered`."""
+class HeardWindows:
+    """The audible windows of a clip: where each begins, seconds [W], and what it may be [W, C]."""
 
-    id: str
-    text: str
-    join: str
-    first: str
-    second: str
+    labels: tuple[str, ...]
+    starts: np.ndarray
+    probabilities: np.ndarray
 
-    @property
-    def ordered(self) -> bool:
-        return JOINS[self.join]
+    def present(self, top: int) -> set[str]:
+        """The labels among the `top` likeliest of any window."""
+        best = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :top]
+        return {self.labels[place] for place in np.unique(best)}
+
+    def surest(self, label: str) -> float:
+        """Start of the window that is surest of the label; the clip must be audible."""
+        return float(self.starts[self.probabilities[:, self.labels.index(label)].argmax()])
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,8 @@ def follow(
     ]
     if len(labels) < 2:
         raise DataError(
-            f"two events need two classes of the classifier with clips in the '{settings.split}' "
-            f"split of {bench.data.folder}; there are {len(labels)}"
+            f"two events need two classes that the classifier knows and that have clips in "
+            f"the '{settings.split}' split of {bench.data.folder}; it has {len(labels)}"
         )
     tasks = make_tasks(labels, settings.prompts, settings.seed)
     check_same(bench.out, settings.model_dump(mode="json") | bench.fixed())
@@ -141,7 +145,7 @@ def follow(
             }
             for row, end in (("scenes", ""), ("generated", ".0"))
         }  # fmt: skip
-    # By chance: every sound by the next text's events, for which it was not made.
+    # By chance: every sound is judged by the next text's events, for which it was not made.
     asked = {
         "scenes": ("scenes", truth),
         "generated": ("generated", tasks),
@@ -178,7 +182,7 @@ def follow(
             f"{settings.window:g} s, one every {settings.hop:g} s",
             "in order": "the window surest of the first event begins before the second's",
             "scenes": "mixed from held-out clips of the same two classes",
-            "chance": "generated sounds by the events of another text",
+            "chance": "generated sounds, judged by the events of another text",
             "interval": f"{LEVEL:.0%}, bootstrap over texts",
             "settings": settings.model_dump(mode="json"),
             "classes": labels,
@@ -186,23 +190,43 @@ def follow(
         | bench.protocol(settings.sampling),
     }
     write_json(bench.out / REPORT, report)
-    write_html(bench.out, report)
+    write_follow(bench.out, report)
     return report
 
 
-def make_tasks(labels: Sequence[str], count: int, seed: int = 0) -> list[Task]:
-    """Texts of two different classes, the joins in turn; a pure function of the arguments."""
-    rng = np.random.default_rng(seed)
-    joins = list(JOINS)
-    tasks = []
-    for number in range(count):
-        first, second = (labels[i] for i in rng.choice(len(labels), size=2, replace=False))
-        join = joins[number % len(joins)]
-        tasks.append(Task(f"two-{number:03d}", joined(first, second, join), join, first, second))
-    return tasks
+def listen(
+    classifier: Classifier,
+    clip: ScoredClip,
+    *,
+    window: float,
+    hop: float,
+    cache: FeatureCache | None = None,
+) -> HeardWindows:
+    """Run the classifier over windows of a clip, silent ones left out: it knows no silence."""
+    found = extract(classifier, _windows(classifier, clip, window, hop), cache=cache)
+    audible = np.asarray(found.level) >= SILENT_DB
+    starts = np.array([float(name) for name in found.ids])
+    return HeardWindows(
+        classifier.config.labels,
+        starts[audible],
+        softmax(np.asarray(found.logits)[audible]),
+    )
 
 
-def judge(heard: Heard, task: Task, top: int) -> Verdict:
+def _windows(
+    classifier: Classifier, clip: ScoredClip, window: float, hop: float
+) -> Iterator[WaveClip]:
+    """Windows of equal length, named by where they begin; the last one ends with the clip."""
+    rate = classifier.config.mel.sample_rate
+    wave = clip.wave(rate)
+    size, step = round(window * rate), max(1, round(hop * rate))
+    last = max(0, len(wave) - size)
+    for start in [*range(0, last, step), last]:
+        part = wave[start : start + size]
+        yield WaveClip(f"{start / rate:.4f}", np.pad(part, (0, size - len(part))), rate)
+
+
+def judge(heard: HeardWindows, task: TwoEvents, top: int) -> Verdict:
     """Whether a task's events are in what was heard."""
     present = heard.present(top)
     first, second = (name in present for name in (task.first, task.second))
@@ -212,7 +236,7 @@ def judge(heard: Heard, task: Task, top: int) -> Verdict:
     return Verdict(first, second, in_order)
 
 
-def _row(judged: Sequence[tuple[Task, Verdict]], seed: int) -> dict[str, Any]:
+def _row(judged: Sequence[tuple[TwoEvents, Verdict]], seed: int) -> dict[str, Any]:
     """Shares over all tasks, and by join."""
     verdicts = [found for _, found in judged]
     ordered = [found for task, found in judged if task.ordered]
@@ -235,14 +259,11 @@ def _row(judged: Sequence[tuple[Task, Verdict]], seed: int) -> dict[str, Any]:
 def _share(name: str, values: Sequence[float], seed: int) -> dict[str, Any]:
     if not values:
         return Score(name, None, "higher", note="no text has both events").to_json()
-    numbers = np.asarray(values, dtype=np.float64)
-    interval = bootstrap_mean(numbers, seed=seed)
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return Score(name, float(numbers.mean()), "higher", low, high).to_json()
+    return mean_score(name, np.asarray(values), seed=seed).to_json()
 
 
-def _false_alarms(tasks: Sequence[Task], heard: Mapping[str, Heard], top: int) -> float:
-    """Share of the classes a text does not name that count as present in its sound."""
+def _false_alarms(tasks: Sequence[TwoEvents], heard: Mapping[str, HeardWindows], top: int) -> float:
+    """Share of the classes that a text does not name but that count as present in its sound."""
     shares = []
     for task in tasks:
         others = set(heard[task.id].labels) - {task.first, task.second}
@@ -250,12 +271,14 @@ def _false_alarms(tasks: Sequence[Task], heard: Mapping[str, Heard], top: int) -
     return float(np.mean(shares))
 
 
-def _names(heard: Heard, top: int) -> list[str]:
-    """What is heard, in the order in which it is heard most surely."""
+def _names(heard: HeardWindows, top: int) -> list[str]:
+    """What is heard, ordered by when it is heard most clearly."""
     return sorted(heard.present(top), key=heard.surest)
 
 
-def _write_scenes(bench: Setup, tasks: Sequence[Task], settings: FollowSettings) -> list[Task]:
+def _write_scenes(
+    bench: Setup, tasks: Sequence[TwoEvents], settings: FollowSettings
+) -> list[TwoEvents]:
     """Mix OUT/scenes/ID.wav of each task's classes; returns the tasks as they truly sound.
 
     Mixing is cheap and a pure function of the seed, so only the files are kept.
@@ -265,14 +288,14 @@ def _write_scenes(bench: Setup, tasks: Sequence[Task], settings: FollowSettings)
     for number, task in enumerate(tasks):
         scene = _scene(bench.data, task, settings, number)
         first, second = (event.label for event in sorted(scene.events, key=lambda e: e.onset))
-        truth.append(Task(task.id, scene.captions[0], task.join, first, second))
+        truth.append(TwoEvents(task.id, scene.captions[0], task.join, first, second))
         path = folder / f"{task.id}.wav"
         if not path.exists():
             write_audio(path, scene.wave, bench.data.index.mel.sample_rate)
     return truth
 
 
-def _scene(data: PreparedData, task: Task, settings: FollowSettings, number: int) -> Scene:
+def _scene(data: PreparedData, task: TwoEvents, settings: FollowSettings, number: int) -> Scene:
     config = SceneConfig(
         seconds=settings.seconds, events=(2, 2), background=0, distance=0, repetition=0,
         together=0.0 if task.ordered else 1.0,
@@ -282,6 +305,99 @@ def _scene(data: PreparedData, task: Task, settings: FollowSettings, number: int
     ]
     mixer = SceneMixer(data, clips, config, sample_rate=data.index.mel.sample_rate)
     return mixer.scene(item_rng(settings.seed, 0, number))
+
+
+@dataclass(frozen=True)
+class NearAndFar:
+    """A sound near and far away, which is quieter, and duller since air takes the highs."""
+
+    near: np.ndarray
+    far: np.ndarray
+    rate: int
+
+
+def write_near_and_far(
+    bench: Setup,
+    events: Sequence[tuple[str, str]],
+    *,
+    seconds: float,
+    seed: int,
+    sampling: Mapping[str, Any],
+    progress: Progress | None = None,
+) -> None:
+    """Generate OUT/near and OUT/far with the same ids, hence the same seeds."""
+    for folder, end in (("near", ""), ("far", f" {FAR}")):
+        texts = [Example(_name(i), text + end, (text,)) for i, (_, text) in enumerate(events)]
+        write_generated(
+            bench.out / folder, bench.pipeline, texts,
+            samples=1, seconds=seconds, seed=seed, sampling=sampling, progress=progress,
+        )  # fmt: skip
+
+
+def generated_pairs(bench: Setup, events: Sequence[tuple[str, str]]) -> list[NearAndFar]:
+    """The sounds that `write_near_and_far` made."""
+    rate = bench.pipeline.sample_rate
+
+    def wave(folder: str, number: int) -> np.ndarray:
+        return read_audio(bench.out / folder / f"{_name(number)}.0.wav", rate)
+
+    return [NearAndFar(wave("near", i), wave("far", i), rate) for i in range(len(events))]
+
+
+def true_pairs(
+    bench: Setup, events: Sequence[tuple[str, str]], split: str, seed: int
+) -> list[NearAndFar]:
+    """A held-out clip of each class, near and as the scene mixer moves it into the distance."""
+    rate, own = bench.pipeline.sample_rate, bench.data.index.mel.sample_rate
+    quieter = np.float32(decibels(-SceneConfig().distance_db))
+    pairs = []
+    for number, (label, _) in enumerate(events):
+        rng = item_rng(seed, 0, number)
+        clip = int(rng.choice(clips_of_label(bench.data, split, label)))
+        wave = resample(bench.data.wave(clip), own, rate)
+        far = mixing.distant(wave, rate, round(mixing.TAIL * rate), rng)
+        pairs.append(NearAndFar(wave, far * quieter, rate))
+    return pairs
+
+
+def distance(pairs: Sequence[NearAndFar], seed: int = 0) -> dict[str, Any]:
+    """How much quieter and duller the far sound of each pair is, with intervals."""
+    level = [_level(pair.far, pair.rate) - _level(pair.near, pair.rate) for pair in pairs]
+    slope = [
+        tilt(third_octaves(pair.far, pair.rate)) - tilt(third_octaves(pair.near, pair.rate))
+        for pair in pairs
+    ]
+    both = [quiet < 0 and dull < 0 for quiet, dull in zip(level, slope, strict=True)]
+    return {
+        "pairs": len(pairs),
+        "level_db": _mean(level, seed),
+        "tilt_db_per_octave": _mean(slope, seed),
+        "quieter_and_duller": float(np.mean(both)) if both else None,
+    }
+
+
+def clips_of_label(data: PreparedData, split: str, label: str) -> list[int]:
+    """Positions of the clips of a split whose only label is this one."""
+    found = data.where(split=split, labels=[label])
+    return [i for i in found if data.records[i].labels == (label,)]
+
+
+def _name(number: int) -> str:
+    return f"far-{number:03d}"
+
+
+def _mean(values: Sequence[float], seed: int) -> dict[str, float | None]:
+    interval = bootstrap_mean(np.asarray(values), seed=seed) if values else None
+    return {
+        "mean": float(np.mean(values)) if values else None,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+    }
+
+
+def _level(wave: np.ndarray, rate: int) -> float:
+    """dB of full scale, of the parts that sound."""
+    return 20 * float(np.log10(max(mixing.active_rms(wave, rate), _QUIETEST)))
 
 
 def parse_settings(values: Mapping[str, Any]) -> FollowSettings:

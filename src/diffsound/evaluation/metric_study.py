@@ -1,7 +1,7 @@
 """Do FID and KL measure anything (section VI-C, figure 2)?
 
-Real clips are disturbed level by level, by Gaussian noise, by masking, by another sound; the
-figures of the disturbed set against the originals should rise with every level.
+Real clips are disturbed level by level, by Gaussian noise, by masking or by another sound; the
+metrics of the disturbed set against the originals should rise with every level.
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ import numpy as np
 
 from diffsound.audio.io import fit_length
 from diffsound.audio.mel import MelFrontEnd
+from diffsound.audio.mixing import SILENT, decibels, rms
 from diffsound.audio.spectrogram import spectrogram_image
-from diffsound.data.augment import SILENT, decibels, rms
+from diffsound.data.shards import PreparedData
 from diffsound.errors import InputError, MissingExtraError
-from diffsound.evaluation.classifier import Classifier
-from diffsound.evaluation.clips import Clip, WaveClip
-from diffsound.evaluation.distances import kernel_distance
-from diffsound.evaluation.feature_cache import FeatureCache
-from diffsound.evaluation.features import FeatureSet, extract
-from diffsound.evaluation.fid import clips_needed, frechet_distance, moments
-from diffsound.evaluation.kl import kl_per_pair, pair
+from diffsound.evaluation.compare import kl_per_pair, pair
+from diffsound.evaluation.distances import clips_needed, frechet_distance, kernel_distance, moments
+from diffsound.evaluation.features import (
+    FeatureCache,
+    FeatureSet,
+    ScoredClip,
+    WaveClip,
+    clips_of_data,
+    extract,
+)
+from diffsound.evaluation.sets import choose_examples, judge_folder, make_folder
 from diffsound.files import atomic_write
+from diffsound.judges.classifier import Classifier, load_classifier
+from diffsound.model.bundle import resolve
 
-# dB of the original over the noise or the other sound, and shares of the time that are masked;
-# the first of each is the original itself.
+# Level of the original over the noise or the other sound in dB, and masked shares of the time; the
+# first of each leaves the original as it is.
 NOISE_DB: tuple[float, ...] = (float("inf"), 30.0, 20.0, 10.0, 0.0, -10.0)
 MASKED: tuple[float, ...] = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
 OTHER_DB: tuple[float, ...] = (float("inf"), 20.0, 10.0, 5.0, 0.0, -10.0)
@@ -46,11 +53,11 @@ Disturb = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 @dataclass(frozen=True)
 class StudyPoint:
-    """One level of one disturbance; level 0 is none."""
+    """One level of one disturbance; level 0 is no disturbance."""
 
     kind: str
     level: int
-    amount: float | None  # dB or share; None stands for no noise at all
+    amount: float | None  # dB or share; None means no noise at all
     fid: float
     kl: float
     kernel_distance: float
@@ -82,7 +89,7 @@ def add_noise(wave: np.ndarray, snr_db: float, rng: np.random.Generator) -> np.n
 
 
 def mask_time(wave: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Silence in `share` of the time, in stretches that only grow with the share."""
+    """Silence in `share` of the time, in stretches that grow with the share."""
     starts = rng.uniform(0.0, 1.0, size=_STRETCHES)
     place = (np.arange(_STRETCHES) + starts * (1.0 - share)) / _STRETCHES
     masked = wave.copy()
@@ -103,8 +110,8 @@ def add_sound(other: Callable[[np.random.Generator], np.ndarray]) -> Disturb:
 
 def study(
     classifier: Classifier,
-    clips: Sequence[Clip],
-    others: Sequence[Clip],
+    clips: Sequence[ScoredClip],
+    others: Sequence[ScoredClip],
     *,
     seconds: float = 5.0,
     cache: FeatureCache | None = None,
@@ -113,8 +120,8 @@ def study(
 ) -> MetricStudy:
     """Disturb the clips level by level and measure them against themselves.
 
-    others: where interfering sounds are drawn from (the paper: the training set). Each clip meets
-    the same noise, mask places and other sound at all levels, only more of it.
+    others: where interfering sounds are drawn from (the paper: the training set). Each clip gets
+    the same noise, mask positions and other sound at all levels, only more of it.
     """
     if len(clips) < 2 or not others:
         raise InputError("the study needs at least 2 clips, and others to interfere with them")
@@ -146,6 +153,28 @@ def study(
     return MetricStudy(tuple(points), rising, len(original), original.classifier, note)
 
 
+def study_data(
+    data: str | Path,
+    out: str | Path,
+    *,
+    classifier: str | Path | None = None,
+    split: str = "test",
+    clips: int | None = None,
+    seconds: float = 5.0,
+    seed: int = 0,
+) -> list[Path]:
+    """Study clips of a prepared folder with its training clips as interfering sounds."""
+    judge = load_classifier(judge_folder(resolve(None), classifier, "classifier"))
+    prepared = PreparedData.open(data)
+    examples, _ = choose_examples(prepared, split, clips, seed)
+    chosen = clips_of_data(prepared, [prepared.position(example.id) for example in examples])
+    others = clips_of_data(prepared, prepared.where(split="train")) or chosen
+    out = make_folder(Path(out))
+    with FeatureCache(out / "features.sqlite") as cache:
+        result = study(judge, chosen, others, seconds=seconds, cache=cache, seed=seed)
+    return write_study(out, result, judge, chosen[0], others, seconds=seconds, seed=seed)
+
+
 def is_rising(values: Sequence[float]) -> bool:
     """Whether every value is above the one before."""
     return all(b > a for a, b in itertools.pairwise(values))
@@ -155,8 +184,8 @@ def write_study(
     folder: str | Path,
     result: MetricStudy,
     classifier: Classifier,
-    example: Clip,
-    others: Sequence[Clip],
+    example: ScoredClip,
+    others: Sequence[ScoredClip],
     *,
     seconds: float = 5.0,
     seed: int = 0,
@@ -195,7 +224,7 @@ def _point(
 
 
 def _disturbed(
-    clips: Sequence[Clip],
+    clips: Sequence[ScoredClip],
     disturb: Disturb,
     amount: float,
     rate: int,
@@ -209,7 +238,7 @@ def _disturbed(
 
 
 def _disturbances(
-    others: Sequence[Clip], rate: int
+    others: Sequence[ScoredClip], rate: int
 ) -> dict[str, tuple[tuple[float, ...], Disturb]]:
     """The three aspects of section VI-C: amounts from none to most, and what is done."""
     return {
@@ -219,7 +248,9 @@ def _disturbances(
     }
 
 
-def _drawn_from(others: Sequence[Clip], rate: int) -> Callable[[np.random.Generator], np.ndarray]:
+def _drawn_from(
+    others: Sequence[ScoredClip], rate: int
+) -> Callable[[np.random.Generator], np.ndarray]:
     def draw(rng: np.random.Generator) -> np.ndarray:
         return others[int(rng.integers(len(others)))].wave(rate)
 
@@ -227,7 +258,7 @@ def _drawn_from(others: Sequence[Clip], rate: int) -> Callable[[np.random.Genera
 
 
 def _under(wave: np.ndarray, other: np.ndarray, snr_db: float) -> np.ndarray:
-    """The wave with another of equal length that many dB below it; infinitely many: alone."""
+    """The wave with another of equal length `snr_db` below it; alone if that is infinite."""
     level = rms(other)
     if level < SILENT or np.isinf(snr_db):
         return wave

@@ -4,14 +4,16 @@
     report["rows"]["generated"]["scores"]["top-1"]["value"]
 
 Ten sentences for each class are made into sounds; the classifier names them, and names the real
-held-out clips of the same classes, alone and passed through vocoder and codec. The real clips say
-what the classifier can hear at all, so the ratio to them is the figure to read. Beside it: do the
-sounds of a class differ from each other as real ones do, and are they clean. Resumed like
-`evaluate run`.
+held-out clips of the same classes, as they are and passed through vocoder and codec. The real clips
+say what the classifier can hear at all, so the ratio to them is the figure to read. An outside ear
+(`ears.py`) can give a second opinion. Beside it: do the sounds of a class differ from each other as
+real ones do, and are they clean?
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,41 +22,41 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from diffsound.audio.io import read_audio
 from diffsound.config import Config, parse_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
-from diffsound.evaluation import cleanliness
-from diffsound.evaluation.bootstrap import LEVEL
-from diffsound.evaluation.class_scores import balanced, confusion, hits, spread
-from diffsound.evaluation.clips import FileClip
-from diffsound.evaluation.compare import softmax
-from diffsound.evaluation.feature_cache import FeatureCache
-from diffsound.evaluation.features import FeatureSet, extract
+from diffsound.evaluation.checks import Columns, Facts, measure_clip, summarise
+from diffsound.evaluation.ears import load_ear
+from diffsound.evaluation.features import FeatureCache, FeatureSet, clips_of, extract
+from diffsound.evaluation.figures import confusion_figure
+from diffsound.evaluation.pages import ROWS, write_recognition
+from diffsound.evaluation.probe import Embeddings, Probe, embed_clips, read_real_clips
 from diffsound.evaluation.prompts import read_prompts
-from diffsound.evaluation.recognise_report import write_confusion, write_html
+from diffsound.evaluation.scores import LEVEL, TOP, Named, Opinion, balanced, hits, softmax
 from diffsound.evaluation.sets import (
+    REPORT,
     Example,
     Progress,
-    clips_of,
+    Setup,
+    check_same,
     sample_names,
+    set_up,
     write_best,
     write_generated,
     write_json,
     write_passed,
     write_real,
 )
-from diffsound.evaluation.setup import Setup, check_same, set_up
-from diffsound.names import slug
-
-REPORT = "report.json"
-TOP = (1, 5)
+from diffsound.files import atomic_write
+from diffsound.generation.names import slug
 
 
 class RecogniseSettings(Config):
-    """What is generated and compared; another value needs another folder.
+    """What is generated and compared; different values need a different folder.
 
     per_class: sentences of each class. clips: real clips of each class (None: all of the split).
-    candidates, keep: of so many sounds per sentence, so many are kept by the bundle's ranker.
+    candidates, keep: sounds generated per sentence, and how many of them the bundle's ranker keeps.
     """
 
     split: str = "valid"
@@ -71,6 +73,19 @@ class RecogniseSettings(Config):
         if self.keep > self.candidates:
             raise ValueError(f"keep {self.keep} is more than the {self.candidates} candidates")
         return self
+
+
+class EarSettings(Config):
+    """An outside ear, and the real clips its probe is fitted on (`probe.read_real_clips`).
+
+    clips: an .npz of embeddings, a prepared folder or a data source; None takes the evaluation's
+    data. fit, reference: names of folds or splits.
+    """
+
+    plug: str
+    clips: str | None = None
+    fit: tuple[str, ...] = ()
+    reference: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,41 +112,49 @@ def recognise(
     classifier: str | Path | None = None,
     captioner: str | Path | None = None,
     prompts: str | Path | None = None,
+    ear: EarSettings | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Generate, listen, write OUT/report.json, report.html, confusion-*.csv and confusion.png.
 
-    captioner: a run that chooses among candidates; else the bundle's. prompts: a YAML file of
-    sentences by class, for a classifier with other classes than ESC-50's.
+    captioner: a run that chooses among candidates; by default the bundle's. prompts: a YAML file
+    of sentences by class, for a classifier with other classes than ESC-50's. ear: a second
+    opinion, under "ear" in the report, with confusion matrices of its own.
     """
     settings = settings or RecogniseSettings()
     bench = set_up(bundle, data, out, classifier=classifier, ranker=captioner, device=device)
+    plug = None if ear is None else load_ear(ear.plug)  # a bad plug is refused before generating
     asked = ask(read_prompts(prompts), bench.judge.config.labels, bench.data, settings)
     check_same(bench.out, settings.model_dump(mode="json") | bench.fixed())
-    names = make_sets(bench, asked, settings, progress)
     with FeatureCache(bench.out / "features.sqlite") as cache:
+        probe = None
+        if ear is not None and plug is not None:
+            real = read_real_clips(
+                ear.clips or data, plug,
+                fit=ear.fit, reference=ear.reference, cache=cache, progress=progress,
+            )  # fmt: skip
+            probe = Probe(real)
+        names = make_sets(bench, asked, settings, progress)
         heard = {
             row: extract(
                 bench.judge, clips_of(bench.out / row, of), seconds=settings.seconds, cache=cache
             )
             for row, of in names.items()
         }
-    targets = {
-        row: np.array([names[row][name] for name in found.ids], dtype=int)
-        for row, found in heard.items()
-    }
-    report: dict[str, Any] = {
+        by_ear = {
+            row: embed_clips(
+                plug, clips_of(bench.out / row, of), cache=cache, progress=progress, what=row
+            )
+            for row, of in names.items()
+            if plug is not None
+        }
+    own = _own_opinion(asked, names, heard, settings.seed)
+    report = {
         "title": bench.pipeline.bundle.config.name,
-        "rows": {
-            row: {"scores": _scores(heard[row], targets[row], settings.seed), "clips": len(found)}
-            for row, found in heard.items()
-        },
-        "classes": _classes(asked, heard, targets),
-        "spread": spread(heard["real"], targets["real"], heard["generated"], targets["generated"]),
-        "cleanliness": _clean(bench, names),
+        **own.to_json(),
+        "cleanliness": _cleanliness(bench, names),
         "clips": _clips(asked, heard["generated"]),
-        "confusions": _confusions(asked, heard["generated"], targets["generated"]),
         "unreadable": {row: dict(found.failed) for row, found in heard.items()},
         "protocol": {
             "real_set": f"{settings.split} split of {bench.data.folder.name}",
@@ -143,12 +166,31 @@ def recognise(
         }
         | bench.protocol(settings.sampling),
     }
-    report["ratios"] = _ratios(report["rows"])
-    write_confusion(bench.out, asked.labels, asked.classes, {
-        row: confusion(heard[row], targets[row], asked.classes) for row in ("real", "generated")
-    })  # fmt: skip
+    for entry in report["classes"]:
+        entry["example"] = next(
+            clip.id for clip in asked.real if asked.labels[asked.of[clip.id]] == entry["label"]
+        )
+    pictures = {"own": write_confusion(bench.out, "confusion", own)}
+    if ear is not None and plug is not None and probe is not None:
+        opinion, unknown = _ear_opinion(asked, names, by_ear, probe, settings.seed)
+        report["ear"] = {
+            "name": plug.name,
+            "sha256": plug.sha256,
+            **opinion.to_json(),
+            "probe": {
+                "source": Path(ear.clips or data).name,
+                **probe.real.parts,
+                "fitted": int(probe.real.fit.sum()),
+                "held": int(probe.real.reference.sum()),
+                "scores": {name: one.to_json() for name, one in probe.real_figures().items()},
+            },
+            "averaged": "over clips",
+            "left_out": unknown,
+            "unreadable": {row: found.failed for row, found in by_ear.items()},
+        }
+        pictures["ear"] = write_confusion(bench.out, "ear-confusion", opinion)
     write_json(bench.out / REPORT, report)
-    write_html(bench.out, report)
+    write_recognition(bench.out, report, pictures)
     return report
 
 
@@ -158,7 +200,7 @@ def ask(
     data: PreparedData,
     settings: RecogniseSettings,
 ) -> Asked:
-    """The classes with sentences, real clips and a name the classifier knows; others are named."""
+    """The classes with sentences, real clips and a place in the classifier; others are named."""
     real: dict[str, list[Example]] = {}
     for record in (data.records[i] for i in data.where(split=settings.split)):
         if len(record.labels) == 1:
@@ -191,7 +233,7 @@ def ask(
 def make_sets(
     bench: Setup, asked: Asked, settings: RecogniseSettings, progress: Progress | None
 ) -> dict[str, dict[str, int]]:
-    """Write the sounds of every row that are not there yet: names with their classes, by row."""
+    """Write the missing sounds of every row; returns their names with their classes, by row."""
     out, pipeline = bench.out, bench.pipeline
     if settings.candidates > 1:
         pipeline.check_keep(settings.keep, settings.candidates)
@@ -227,47 +269,70 @@ def make_sets(
     }
 
 
-def _scores(found: FeatureSet, targets: np.ndarray, seed: int) -> dict[str, Any]:
-    return {
-        f"top-{k}": balanced(hits(found.logits, targets, k), targets, f"top-{k}", seed).to_json()
-        for k in TOP
+def _own_opinion(
+    asked: Asked,
+    names: Mapping[str, Mapping[str, int]],
+    heard: Mapping[str, FeatureSet],
+    seed: int,
+) -> Opinion:
+    """By the classifier; shares are averaged over classes."""
+    targets = {
+        row: np.array([names[row][name] for name in found.ids], dtype=int)
+        for row, found in heard.items()
     }
-
-
-def _ratios(rows: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Every row's scores over the real clips'."""
-    real = {name: score["value"] for name, score in rows["real"]["scores"].items()}
-    return {
+    scores = {
         row: {
-            name: score["value"] / real[name] if real[name] else None
-            for name, score in found["scores"].items()
+            f"top-{k}": balanced(
+                hits(found.logits, targets[row], k), targets[row], f"top-{k}", seed
+            )
+            for k in TOP
         }
-        for row, found in rows.items()
-        if row != "real"
+        for row, found in heard.items()
     }
+    named = {row: Named(found.ids, found.features, found.logits) for row, found in heard.items()}
+    return Opinion(asked.labels, asked.classes, named, targets, scores)
 
 
-def _classes(
-    asked: Asked, heard: Mapping[str, FeatureSet], targets: Mapping[str, np.ndarray]
-) -> list[dict[str, Any]]:
-    """Each class's shares of hits, the worst of the generated ones first."""
-    found = []
-    for place in asked.classes:
-        example = next(clip.id for clip in asked.real if asked.of[clip.id] == place)
-        entry: dict[str, Any] = {"label": asked.labels[place], "example": example}
-        for row in ("real", "codec", "generated"):
-            mine = targets[row] == place
-            logits = np.asarray(heard[row].logits)[mine]
-            entry[row] = {"clips": int(mine.sum())} | {
-                f"top-{k}": float(hits(logits, targets[row][mine], k).mean())
-                if len(logits)
-                else 0.0
-                for k in TOP
-            }
-        guesses = np.argmax(heard["generated"].logits[targets["generated"] == place], axis=1)
-        entry["heard_as"] = _counts(asked.labels, guesses)
-        found.append(entry)
-    return sorted(found, key=lambda one: (one["generated"]["top-1"], one["generated"]["top-5"]))
+def _ear_opinion(
+    asked: Asked,
+    names: Mapping[str, Mapping[str, int]],
+    heard: Mapping[str, Embeddings],
+    probe: Probe,
+    seed: int,
+) -> tuple[Opinion, list[str]]:
+    """By an outside ear; shares are averaged over clips. Also the classes its probe lacks."""
+    places = probe.places([asked.labels[at] for at in asked.classes])
+    place = dict(zip(asked.classes, places.tolist(), strict=True))
+    unknown = [asked.labels[of] for of, at in place.items() if at < 0]
+    if len(unknown) == len(place):
+        raise DataError(
+            f"the probe knows none of the classes asked for; it knows: {', '.join(probe.labels)}"
+        )
+    named: dict[str, Named] = {}
+    targets, scores = {}, {}
+    for row, found in heard.items():
+        of = np.array([place[names[row][name]] for name in found.ids])
+        ids = tuple(name for name, at in zip(found.ids, of, strict=True) if at >= 0)
+        vectors, targets[row] = found.vectors[of >= 0], of[of >= 0]
+        named[row] = Named(ids, vectors, probe.scores(vectors))
+        scores[row] = probe.figures(vectors, targets[row], seed=seed)
+    classes = tuple(at for at in place.values() if at >= 0)
+    return Opinion(probe.labels, classes, named, targets, scores), unknown
+
+
+def write_confusion(out: Path, name: str, opinion: Opinion) -> Path:
+    """Write OUT/NAME-real.csv and OUT/NAME-generated.csv, and both as OUT/NAME.png."""
+    classes = [opinion.labels[place] for place in opinion.classes]
+    counts = {row: opinion.confusion(row) for row in ("real", "generated")}
+    for row, table in counts.items():
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(["asked", *opinion.labels])
+        writer.writerows([one, *line] for one, line in zip(classes, table.tolist(), strict=True))
+        with atomic_write(out / f"{name}-{row}.csv") as temporary:
+            temporary.write_text(buffer.getvalue(), encoding="utf-8", newline="")
+    titled = {ROWS[row]: table for row, table in counts.items()}
+    return confusion_figure(out / f"{name}.png", classes, opinion.labels, titled)
 
 
 def _clips(asked: Asked, found: FeatureSet) -> list[dict[str, Any]]:
@@ -287,43 +352,24 @@ def _clips(asked: Asked, found: FeatureSet) -> list[dict[str, Any]]:
     ]
 
 
-def _confusions(asked: Asked, found: FeatureSet, targets: np.ndarray) -> list[dict[str, Any]]:
-    """The pairs most often confused: asked for, heard as, how often."""
-    counts = confusion(found, targets, asked.classes)
-    pairs: list[dict[str, Any]] = [
-        {"asked": asked.labels[place], "heard": asked.labels[guess], "times": int(times)}
-        for place, line in zip(asked.classes, counts, strict=True)
-        for guess, times in enumerate(line)
-        if times and guess != place
-    ]
-    return sorted(pairs, key=lambda pair: -pair["times"])[:20]
-
-
-def _clean(bench: Setup, names: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+def _cleanliness(bench: Setup, names: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
     measured = {row: _facts(bench, row, of) for row, of in names.items()}
     real = measured["real"]
     return {
-        row: cleanliness.summary(found, None if row == "real" else real)
-        for row, found in measured.items()
+        row: summarise(found, None if row == "real" else real) for row, found in measured.items()
     }
 
 
-def _facts(bench: Setup, row: str, of: Mapping[str, int]) -> dict[str, list[cleanliness.Facts]]:
+def _facts(bench: Setup, row: str, of: Mapping[str, int]) -> dict[str, list[Facts]]:
     rate, bundle = bench.pipeline.sample_rate, bench.pipeline.bundle
-    columns = cleanliness.Columns(bundle.mel_front_end, bundle.codec.time_stride)
-    found: dict[str, list[cleanliness.Facts]] = {}
+    columns = Columns(bundle.mel_front_end, bundle.codec.time_stride)
+    found: dict[str, list[Facts]] = {}
     for name, place in of.items():
-        wave = FileClip(name, bench.out / row / f"{name}.wav").wave(rate)
+        wave = read_audio(bench.out / row / f"{name}.wav", rate)
         found.setdefault(bench.judge.config.labels[place], []).append(
-            cleanliness.measure(wave, rate, columns)
+            measure_clip(wave, rate, columns)
         )
     return found
-
-
-def _counts(labels: Sequence[str], guesses: np.ndarray) -> dict[str, int]:
-    places, counts = np.unique(guesses, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return {labels[places[i]]: int(counts[i]) for i in order}
 
 
 def parse_settings(values: Mapping[str, Any]) -> RecogniseSettings:

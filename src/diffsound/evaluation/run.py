@@ -3,9 +3,9 @@
     report = evaluate("my-bundle", "data/mine", "out", EvaluationSettings(clips=200))
     report["rows"]["generated"]["scores"]["FID"]["value"]
 
-Rows are scored by the same classifier against the same real clips: `vocoder` and `codec` are what
-the later stages cost whatever the decoder does, `generated` is everything. Run again after an
-interruption it goes on where it stopped.
+All rows are scored by the same classifier against the same real clips: `vocoder` and `codec` show
+what the later stages cost whatever the decoder does, `generated` shows the whole model. After an
+interruption, run it again and it continues where it stopped.
 """
 
 from __future__ import annotations
@@ -15,48 +15,43 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from diffsound.config import Config, parse_config
-from diffsound.evaluation import checks
-from diffsound.evaluation.caption_metrics import caption_scores
-from diffsound.evaluation.captioner import Captioner
-from diffsound.evaluation.classifier import Classifier
-from diffsound.evaluation.clips import FileClip, clips_of_data
+from diffsound.evaluation.captions import COMPARED, METRICS, caption_comparison
+from diffsound.evaluation.checks import check_set
 from diffsound.evaluation.compare import clip_scores, compare
-from diffsound.evaluation.feature_cache import FeatureCache
-from diffsound.evaluation.features import FeatureSet, extract
-from diffsound.evaluation.ranking import CaptionRanker
-from diffsound.evaluation.score import Score
+from diffsound.evaluation.features import FeatureCache, FeatureSet, clips_of, clips_of_data, extract
+from diffsound.evaluation.pages import write_evaluation
+from diffsound.evaluation.scores import Score
 from diffsound.evaluation.sets import (
+    REPORT,
     Example,
     Progress,
+    Setup,
+    check_same,
     choose_examples,
-    clips_of,
+    find_captioner,
     sample_names,
+    set_up,
     write_examples,
     write_generated,
     write_json,
     write_passed,
     write_real,
 )
-from diffsound.evaluation.setup import Setup, check_same, find_captioner, set_up
 from diffsound.evaluation.spice import corenlp_folder
-
-REPORT = "report.json"
-CAPTION_METRICS = ("cider", "spice", "scene_graph")
-_CAPTION_NAMES = {"cider": "CIDEr", "spice": "SPICE", "scene_graph": "scene graph"}
+from diffsound.judges.classifier import Classifier
 
 
 class EvaluationSettings(Config):
-    """What is generated and measured; another value needs another folder.
+    """What is generated and measured; other sounds need another folder.
 
     clips: of the split, drawn by the seed (None: all). samples: sounds per text (the paper: 10).
-    seconds: length of every sound and cut of every real clip (None: the bundle's own).
+    seconds: length of every sound and cut of every real clip (None: the bundle's default).
     sampling: replaces the bundle's defaults (`num_inference_steps`, `guidance_scale`, …).
-    copies: look for copies of training clips. resamples: of the intervals (None: the usual
-    number). allow_few: give FID also with fewer clips than it needs, with a warning.
+    copies: search for copies of training clips. resamples: for the intervals (None: the default).
+    allow_few: give FID even with fewer clips than it needs, with a warning.
     """
 
     split: str = "test"
@@ -68,6 +63,15 @@ class EvaluationSettings(Config):
     copies: bool = True
     resamples: int | None = Field(default=None, ge=0)
     allow_few: bool = False
+    caption_metrics: tuple[str, ...] = COMPARED
+
+    @field_validator("caption_metrics")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in names if name not in METRICS]
+        if unknown:
+            raise ValueError(f"unknown metric '{unknown[0]}'; there are: {', '.join(METRICS)}")
+        return names
 
 
 def evaluate(
@@ -84,77 +88,59 @@ def evaluate(
 ) -> dict[str, Any]:
     """Generate, score, write OUT/report.json and OUT/report.html; returns the report.
 
-    classifier, captioner: runs; without a classifier the one that ships with the bundle, without
-    a captioner the bundle's if it has one. corenlp: the folder of the jars SPICE needs.
+    classifier, captioner: runs; by default the bundle's, and without any captioner there are no
+    caption scores. corenlp: the folder of the jars that SPICE needs.
     """
-    from diffsound.evaluation.report import write_html
-
     settings = settings or EvaluationSettings()
     jars = corenlp_folder(corenlp)
     bench = set_up(bundle, data, out, classifier=classifier, device=device)
-    source, pipeline, judge, prepared = bench.source, bench.pipeline, bench.judge, bench.data
-    out, listener = bench.out, find_captioner(source, captioner)
-    seconds = settings.seconds or pipeline.bundle.config.defaults.duration
-    examples, left_out = choose_examples(prepared, settings.split, settings.clips, settings.seed)
-    check_same(out, _fixed(bench, settings, seconds))
-    write_examples(out, examples)
-    names = sample_names(examples, settings.samples)
-    write_real(
-        out / "real", prepared, examples,
-        rate=pipeline.sample_rate, seconds=seconds, progress=progress,
-    )  # fmt: skip
-    for through in ("vocoder", "codec"):
-        write_passed(
-            out / through, out / "real", pipeline, examples, through=through, progress=progress
-        )
-    speed = write_generated(
-        out / "generated", pipeline, examples,
-        samples=settings.samples, seconds=seconds, seed=settings.seed,
-        sampling=settings.sampling, progress=progress,
-    )  # fmt: skip
-    ids = [example.id for example in examples]
-    sets = {"vocoder": ids, "codec": ids, "generated": list(names)}
-    with FeatureCache(out / "features.sqlite") as cache:
-        features = {
-            row: extract(judge, clips_of(out / row, of), seconds=seconds, cache=cache)
-            for row, of in {"real": ids, **sets}.items()
-        }
-        training = None
-        if settings.copies and settings.split != "train" and prepared.where(split="train"):
-            known = clips_of_data(prepared, prepared.where(split="train"))
-            training = extract(judge, known, seconds=seconds, cache=cache)
-    rows: dict[str, Any] = {}
-    for row, of in sets.items():
-        of_real = names if row == "generated" else None
+    listener = find_captioner(bench.source, captioner)
+    seconds = settings.seconds or bench.pipeline.bundle.config.defaults.duration
+    examples, left_out = choose_examples(bench.data, settings.split, settings.clips, settings.seed)
+    check_same(bench.out, _fixed(bench, settings, seconds))
+    write_examples(bench.out, examples)
+    speed = _write_sets(bench, examples, settings, seconds, progress)
+    of = sample_names(examples, settings.samples)
+    ids = {example.id: example.id for example in examples}
+    sets = {"real": ids, "vocoder": ids, "codec": ids, "generated": of}
+    features, training = _features(bench, sets, settings, seconds)
+    scores: dict[str, dict[str, Score]] = {row: {} for row in sets}
+    for row in ("vocoder", "codec", "generated"):
         comparison = compare(
-            features["real"], features[row], of=of_real,
+            features["real"], features[row], of=of if row == "generated" else None,
             allow_few=settings.allow_few, resamples=settings.resamples, seed=settings.seed,
         )  # fmt: skip
-        scores = comparison.scores | _said(listener, examples, clips_of(out / row, of), names, jars)
-        rows[row] = {
-            "scores": {name: score.to_json() for name, score in scores.items()},
-            "clips": comparison.protocol["generated_clips"],
-        }
+        scores[row] |= comparison.scores
     if listener is not None:
-        scores = _said(listener, examples, clips_of(out / "real", ids), names, jars)
-        rows["real"] = {
-            "scores": {name: score.to_json() for name, score in scores.items()},
-            "clips": len(features["real"]),
-        }
-    unseen = features["real"] if training is not None else None
-    found = checks.report(features["generated"], training, unseen)
+        for row, names in sets.items():
+            clips = clips_of(bench.out / row, names)
+            scores[row] |= caption_comparison(
+                listener, examples, clips, list(names.values()), jars, settings.caption_metrics
+            )
+    found = check_set(
+        features["generated"], training, features["real"] if training is not None else None
+    )
+    neighbours = dict.fromkeys(one["nearest"] for one in found.get("nearest", ()))
     write_real(
-        out / "training", prepared, neighbours(found),
-        rate=pipeline.sample_rate, seconds=seconds,
+        bench.out / "training", bench.data, [Example(name, "", ()) for name in neighbours],
+        rate=bench.pipeline.sample_rate, seconds=seconds,
     )  # fmt: skip
     report = {
-        "title": pipeline.bundle.config.name,
-        "rows": rows,
+        "title": bench.pipeline.bundle.config.name,
+        "rows": {
+            row: {
+                "scores": {name: score.to_json() for name, score in found_scores.items()},
+                "clips": len(features[row]),
+            }
+            for row, found_scores in scores.items()
+            if found_scores
+        },
         "checks": found,
-        "clips": _per_clip(judge, features, names),
+        "clips": _per_clip(bench.judge, features, of),
         "protocol": comparison.protocol
         | {
-            "real_set": f"{settings.split} split, {len(examples)} clips of {prepared.folder.name}",
+            "real_set": f"{settings.split} split, {len(examples)} clips of "
+            f"{bench.data.folder.name}",
             "left_out": left_out,
             "samples_per_text": settings.samples,
             "seconds_per_sound": speed,
@@ -162,58 +148,54 @@ def evaluate(
         }
         | bench.protocol(settings.sampling),
     }
-    write_json(out / REPORT, report)
-    write_html(out, report)
+    write_json(bench.out / REPORT, report)
+    write_evaluation(bench.out, report)
     return report
 
 
-def neighbours(found: Mapping[str, Any]) -> list[Example]:
-    """The training clips that the report shows beside the generated ones nearest to them."""
-    names = dict.fromkeys(one["nearest"] for one in found.get("nearest", ()))
-    return [Example(name, "", ()) for name in names]
-
-
-def caption_comparison(
-    captioner: Captioner,
+def _write_sets(
+    bench: Setup,
     examples: Sequence[Example],
-    clips: Sequence[FileClip],
-    of: Sequence[str],
-    corenlp: Path | None = None,
-) -> dict[str, Score]:
-    """The audio caption loss (section VI-B) of clips, `of` the real clip with this id.
-
-    corenlp: the folder of the jars SPICE needs; without it SPICE is not available.
-    """
-    references = {example.id: list(example.captions) for example in examples}
-    heard = CaptionRanker(captioner, references.values())
-    rate = captioner.mel.sample_rate
-    said = [s for clip in clips for s in heard.captions([Heard(clip.wave(rate), rate)])]
-    truth = [references[name] for name in of]
-    found = caption_scores(said, truth, metrics=CAPTION_METRICS, corenlp=corenlp)
-    return {
-        _CAPTION_NAMES[name]: Score(_CAPTION_NAMES[name], one.value, "higher", note=one.reason)
-        for name, one in found.items()
-    }
-
-
-class Heard:
-    """A wave as a ranker takes it."""
-
-    def __init__(self, wave: np.ndarray, sample_rate: int) -> None:
-        self.wave, self.sample_rate = wave, sample_rate
+    settings: EvaluationSettings,
+    seconds: float,
+    progress: Progress | None,
+) -> float | None:
+    """Write every row's sounds that are missing; returns the seconds one generated sound takes."""
+    out, pipeline = bench.out, bench.pipeline
+    write_real(
+        out / "real", bench.data, examples,
+        rate=pipeline.sample_rate, seconds=seconds, progress=progress,
+    )  # fmt: skip
+    for through in ("vocoder", "codec"):
+        write_passed(
+            out / through, out / "real", pipeline, examples, through=through, progress=progress
+        )
+    return write_generated(
+        out / "generated", pipeline, examples,
+        samples=settings.samples, seconds=seconds, seed=settings.seed,
+        sampling=settings.sampling, progress=progress,
+    )  # fmt: skip
 
 
-def _said(
-    captioner: Captioner | None,
-    examples: Sequence[Example],
-    clips: Sequence[FileClip],
-    names: Mapping[str, str],
-    corenlp: Path | None,
-) -> dict[str, Score]:
-    if captioner is None:
-        return {}
-    of = [names.get(clip.id, clip.id) for clip in clips]
-    return caption_comparison(captioner, examples, clips, of, corenlp)
+def _features(
+    bench: Setup,
+    sets: Mapping[str, Mapping[str, str]],
+    settings: EvaluationSettings,
+    seconds: float,
+) -> tuple[dict[str, FeatureSet], FeatureSet | None]:
+    """What the classifier makes of every row, and of the training clips if copies are searched."""
+    known = bench.data.where(split="train")
+    with FeatureCache(bench.out / "features.sqlite") as cache:
+        features = {
+            row: extract(
+                bench.judge, clips_of(bench.out / row, names), seconds=seconds, cache=cache
+            )
+            for row, names in sets.items()
+        }
+        if not settings.copies or settings.split == "train" or not known:
+            return features, None
+        clips = clips_of_data(bench.data, known)
+        return features, extract(bench.judge, clips, seconds=seconds, cache=cache)
 
 
 def _per_clip(
@@ -224,8 +206,10 @@ def _per_clip(
 
 
 def _fixed(bench: Setup, settings: EvaluationSettings, seconds: float) -> dict[str, Any]:
-    """What decides which sounds are in the folder."""
-    made = settings.model_dump(mode="json", exclude={"copies", "resamples", "allow_few"})
+    """What determines the sounds in the folder."""
+    made = settings.model_dump(
+        mode="json", exclude={"copies", "resamples", "allow_few", "caption_metrics"}
+    )
     return made | {"seconds": seconds} | bench.fixed()
 
 

@@ -1,18 +1,19 @@
-"""The sets of sounds an evaluation scores, each a folder of files that is finished when resumed.
+"""What every evaluation of a bundle begins with: models, data, a folder and its sets of sounds.
 
 OUT/real/ID.wav          the split's clips, cut or padded to one length
 OUT/vocoder/ID.wav       their mels through the vocoder alone: what the vocoder costs
 OUT/codec/ID.wav         their mels through codec and vocoder: the best any decoder can do
 OUT/generated/ID.N.wav   sample N of the clip's caption
 
-A file appears whole, so a file that is there is not made again. Its seed comes from the clip's id,
-so a sound is the same whichever clips are made beside it.
+Files appear whole, so an interrupted evaluation makes only what is missing when it is run again. A
+sound's seed comes from the clip's id, so it is the same whichever clips are made beside it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,20 +23,135 @@ from typing import Any
 import numpy as np
 import torch
 
-from diffsound.audio.io import fit_length, resample, write_audio
+import diffsound
+from diffsound.audio.io import fit_length, read_audio, resample, write_audio
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
-from diffsound.evaluation.clips import FileClip
-from diffsound.files import atomic_write
-from diffsound.jobs import Job
-from diffsound.pipeline import TextToSound
+from diffsound.files import atomic_write, sha256
+from diffsound.generation.jobs import Job
+from diffsound.generation.pipeline import TextToSound
+from diffsound.judges.captioner import Captioner, load_captioner
+from diffsound.judges.classifier import Classifier, load_classifier
+from diffsound.judges.ranking import LikelihoodRanker
+from diffsound.model.bundle import BUNDLED, Bundle, resolve
+from diffsound.model.config import CONFIG_FILE
+from diffsound.model.devices import usable_device
 from diffsound.text.clean import clean_prompt
 
+REPORT = "report.json"
 EXAMPLES = "examples.json"
+_SETTINGS = "settings.json"
 _SPEED = "speed.json"
 _BATCH = 8
 
-Progress = Callable[[str, int, int], None]  # what, how many done, of how many
+Progress = Callable[[str, int, int], None]  # what, number done, number in all
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A loaded bundle, the classifier that judges it, real clips, and the folder for results."""
+
+    source: Path
+    pipeline: TextToSound
+    judge: Classifier
+    data: PreparedData
+    out: Path
+
+    def fixed(self) -> dict[str, Any]:
+        """What determines the sounds in the folder, besides an evaluation's own settings."""
+        return {
+            "bundle": sha256(self.source / CONFIG_FILE),
+            "data": sha256(self.data.folder / "index.json"),
+        }
+
+    def protocol(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        """What must be recorded with any number."""
+        config = self.pipeline.bundle.config
+        return {
+            "sample_rate": self.pipeline.sample_rate,
+            "mel": config.codec.mel.model_dump(mode="json"),
+            "classifier": self.judge.fingerprint,
+            "backbone": self.judge.config.backbone.kind,
+            "sampling": self.pipeline.settings(**sampling).model_dump(),
+            "device": str(self.pipeline.device),
+            "threads": torch.get_num_threads(),
+            "bundle": {"name": config.name, "sha256": sha256(self.source / CONFIG_FILE)},
+            "versions": versions(),
+        }
+
+
+def set_up(
+    bundle: str | Path | None,
+    data: str | Path,
+    out: str | Path,
+    *,
+    classifier: str | Path | None = None,
+    ranker: str | Path | None = None,
+    device: str = "cpu",
+) -> Setup:
+    """Load everything an evaluation needs and make its folder.
+
+    classifier: a run; by default the bundle's. ranker: a captioner's run that chooses among
+    candidates; by default the bundle's.
+    """
+    source = resolve(bundle)
+    judge = load_classifier(judge_folder(source, classifier, "classifier"))
+    pipeline = TextToSound(
+        Bundle.from_pretrained(source),
+        device=device,
+        ranker=None
+        if ranker is None
+        else LikelihoodRanker(load_captioner(ranker).to(usable_device(device))),
+    )
+    return Setup(source, pipeline, judge, PreparedData.open(data), make_folder(Path(out)))
+
+
+def judge_folder(bundle: Path, given: str | Path | None, kind: str) -> Path:
+    """The folder of a classifier or captioner: the one given, or one that ships with a bundle."""
+    if given is not None and str(given) != "bundle":
+        return Path(given)
+    for place in (bundle / kind, BUNDLED / kind, BUNDLED.parent / kind):
+        if place.is_dir():
+            return place
+    raise InputError(f"{bundle} has no {kind}; give one with --{kind} RUN")
+
+
+def find_captioner(bundle: Path, given: str | Path | None) -> Captioner | None:
+    """The captioner given, or the bundle's, or None, which leaves caption scores out."""
+    if given is None:
+        try:
+            return load_captioner(judge_folder(bundle, None, "captioner"))
+        except InputError:
+            return None
+    return load_captioner(judge_folder(bundle, given, "captioner"))
+
+
+def versions() -> dict[str, str]:
+    """Versions that a number may depend on."""
+    return {
+        "diffsound": diffsound.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def check_same(out: Path, now: dict[str, Any]) -> None:
+    """Refuse to mix the sounds of two settings in one folder."""
+    path = out / _SETTINGS
+    if path.exists():
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            before = {}
+        changed = [f"{key} was {before.get(key)!r}" for key in now if before.get(key) != now[key]]
+        if changed:
+            raise InputError(
+                f"{out} holds an evaluation with different settings ({'; '.join(changed)}); "
+                "use the same settings or another --out"
+            )
+    write_json(path, now)
 
 
 @dataclass(frozen=True)
@@ -52,7 +168,7 @@ def choose_examples(
 ) -> tuple[list[Example], dict[str, str]]:
     """Clips of a split with a usable caption, and the ids of the others with the reason.
 
-    clips: how many are drawn by the seed; None takes all. A clip's first caption is its own.
+    clips: number drawn by the seed; None takes all. A clip's first caption is the one used.
     """
     positions = data.where(split=split)
     if not positions:
@@ -97,8 +213,19 @@ def read_examples(folder: str | Path) -> list[Example]:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
+def common_texts(runs: Mapping[str, str | Path]) -> dict[str, str]:
+    """Captions by clip id, of the clips that every run has with the same caption."""
+    tables = [{one.id: one.caption for one in read_examples(folder)} for folder in runs.values()]
+    common = set.intersection(*(set(table.items()) for table in tables))
+    if not common:
+        raise InputError(
+            "these evaluations have no text in common; run them all with the same data and seed"
+        )
+    return dict(sorted(common))
+
+
 def sample_seed(seed: int, clip_id: str, sample: int) -> int:
-    """The seed of a clip's sample: another for each, the same in every evaluation with `seed`."""
+    """The seed of a clip's sample: different for each, the same in every evaluation with `seed`."""
     digest = hashlib.sha256(f"{seed}:{clip_id}".encode()).digest()
     return int.from_bytes(digest[:4], "big") + sample
 
@@ -112,7 +239,7 @@ def write_real(
     seconds: float,
     progress: Progress | None = None,
 ) -> None:
-    """The real clips at a rate and length."""
+    """Write the real clips at a rate and length."""
     wanted = {example.id: folder / f"{example.id}.wav" for example in examples}
     for name, path in _missing(wanted, "real", progress):
         wave = resample(data.wave(data.position(name)), data.index.mel.sample_rate, rate)
@@ -128,17 +255,18 @@ def write_passed(
     through: str,
     progress: Progress | None = None,
 ) -> None:
-    """The real clips through the "vocoder" alone, or through the "codec" and then the vocoder."""
+    """Pass the real clips through the "vocoder" alone, or through "codec" and vocoder.
+
+    By the pipeline's own path, so that the rows show what ships.
+    """
     wanted = {example.id: folder / f"{example.id}.wav" for example in examples}
-    chain, rate = pipeline.chain, pipeline.sample_rate
+    bundle, rate = pipeline.bundle, pipeline.sample_rate
     for name, path in _missing(wanted, through, progress):
-        wave = torch.from_numpy(FileClip(name, real / f"{name}.wav").wave(rate))
-        with torch.inference_mode():
-            if through == "codec":
-                made = chain.vocode(chain.decode(chain.tokenize(wave)[None]))
-            else:
-                mel = pipeline.bundle.mel_front_end(wave[None])
-                made = pipeline.bundle.vocoder(mel.to(chain.device)).float()
+        wave = torch.from_numpy(read_audio(real / f"{name}.wav", rate))
+        mel = bundle.mel(wave)
+        if through == "codec":
+            mel = pipeline.decode(bundle.codec.encode(mel))
+        made = pipeline.vocode(mel)
         samples = fit_length(made[0].cpu().numpy(), len(wave))
         write_audio(path, samples, rate, overwrite=True)
 
@@ -154,10 +282,10 @@ def write_generated(
     sampling: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> float | None:
-    """Sounds from the captions; returns the seconds one takes, None if that was never measured.
+    """Generate sounds from the captions; returns the seconds per sound, None if never measured.
 
-    The time is of everything but the writing of files, in batches of a few sounds, over all the
-    calls that filled the folder.
+    The time covers everything but writing files, in batches of a few sounds, over all the calls
+    that filled the folder.
     """
     jobs = {
         f"{example.id}.{n}": Job(example.caption, sample_seed(seed, example.id, n))
@@ -191,9 +319,9 @@ def write_best(
     sampling: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Of each caption's candidates those the pipeline's ranker likes best, ID.0 the very best."""
+    """Write the candidates of each caption that the pipeline's ranker likes best, ID.0 first."""
     by_id = {example.id: example for example in examples}
-    # A text's last file is written last: where it is, the others are.
+    # The last file of a text is written last: if it exists, so do the others.
     wanted = {name: folder / f"{name}.{keep - 1}.wav" for name in by_id}
     for name, _ in _missing(wanted, "generated", progress):
         jobs = [Job(by_id[name].caption, sample_seed(seed, name, n)) for n in range(candidates)]
@@ -202,36 +330,31 @@ def write_best(
             sound.save(folder / f"{name}.{place}.wav")
 
 
-def clips_of(folder: Path, names: Iterable[str]) -> list[FileClip]:
-    """The files of a set as clips, in the order of the names."""
-    return [FileClip(name, folder / f"{name}.wav") for name in names]
-
-
 def sample_names(examples: Sequence[Example], samples: int) -> dict[str, str]:
     """The generated sounds' names, each with the id of its real clip."""
     return {f"{example.id}.{n}": example.id for example in examples for n in range(samples)}
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON; a number that is not finite is a mistake and refused."""
+    """Write JSON; numbers that are not finite are refused as mistakes."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     with atomic_write(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def make_folder(folder: Path) -> Path:
-    """The folder, made if need be."""
+    """The folder, made if necessary."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise InputError(f"cannot create the folder {folder}: {error.strerror}") from error
     return folder
 
 
 def _missing(
     wanted: Mapping[str, Path], what: str, progress: Progress | None
 ) -> Iterator[tuple[str, Path]]:
-    """The files that are not there yet, by name."""
+    """The files that do not exist yet, by name."""
     folders = {path.parent for path in wanted.values()}
     for folder in folders:
         make_folder(folder)

@@ -1,7 +1,15 @@
-"""SPICE, when the user has the Stanford CoreNLP 3.6.0 jars that it needs and may not ship.
+"""SPICE, where the user has the Stanford CoreNLP 3.6.0 jars that it needs.
 
-The wheel of pycocoevalcap holds SPICE itself; its own wrapper downloads the jars into the
-installation on first use. Here they come from a folder the user names, or SPICE is not available.
+pycocoevalcap's wheel holds SPICE itself but not CoreNLP; its own wrapper downloads CoreNLP into the
+installation on first use. Nothing is downloaded here: the user names a folder with
+
+    stanford-corenlp-3.6.0.jar           the parser
+    stanford-corenlp-3.6.0-models.jar    its models
+
+which come in https://nlp.stanford.edu/software/stanford-corenlp-full-2015-12-09.zip, or from Maven
+Central as edu.stanford.nlp:stanford-corenlp:3.6.0, without and with the classifier "models". The
+folder may be that zip unpacked, one that holds it, or SPICE's own distribution (`spice-1.0.jar` and
+`lib/`), whose SPICE is then used. `checksums` tells which files were used.
 """
 
 from __future__ import annotations
@@ -15,10 +23,13 @@ from pathlib import Path
 
 from diffsound.errors import DiffsoundError, InputError
 from diffsound.evaluation.ptb import coco_folder, java
+from diffsound.files import sha256
 
 FOLDER_VARIABLE = "DIFFSOUND_CORENLP"
 JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
+SPICE_JAR = "spice-1.0.jar"
 MAIN_CLASS = "edu.anu.spice.SpiceScorer"
+_PLACES = ("", "lib", "stanford-corenlp-full-2015-12-09")
 # CoreNLP and SPICE's serializer look into the JDK's own classes, which Java 9 closed.
 _OPENED = ("java.base/java.lang", "java.base/java.util", "java.base/java.math")
 
@@ -32,13 +43,23 @@ def corenlp_folder(given: str | Path | None = None) -> Path | None:
     if not named:
         return None
     folder = Path(named)
-    missing = [jar for jar in JARS if not (folder / jar).is_file()]
-    if missing:
-        raise InputError(
-            f"{folder} has no {missing[0]}; SPICE needs the jars of Stanford CoreNLP 3.6.0 "
-            "(stanford-corenlp-full-2015-12-09.zip)"
-        )
+    for jar in JARS:
+        if _find(folder, jar) is None:
+            raise InputError(
+                f"{folder} has no {jar}; SPICE needs the jars of Stanford CoreNLP 3.6.0 "
+                "(stanford-corenlp-full-2015-12-09.zip)"
+            )
     return folder
+
+
+def _find(folder: Path, jar: str) -> Path | None:
+    return next((p for place in _PLACES if (p := folder / place / jar).is_file()), None)
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of each jar the user gave, by name, for the record of a result."""
+    found = {jar: _find(folder, jar) for jar in (SPICE_JAR, *JARS)}
+    return {jar: sha256(path) for jar, path in found.items() if path is not None}
 
 
 def missing_reason(folder: Path | None) -> str | None:
@@ -53,8 +74,10 @@ def missing_reason(folder: Path | None) -> str | None:
 
 def spice_command(program: str, folder: Path, questions: Path, answers: Path) -> list[str]:
     """The command that scores the JSON file `questions` into the JSON file `answers`."""
-    spice = coco_folder() / "spice"
-    places = [spice / "spice-1.0.jar", spice / "lib" / "*", *(folder / jar for jar in JARS)]
+    shipped = coco_folder() / "spice"
+    own = _find(folder, SPICE_JAR)
+    places = [shipped / SPICE_JAR] if own is None else [own, own.parent / "lib" / "*"]
+    places += [shipped / "lib" / "*", *(path for jar in JARS if (path := _find(folder, jar)))]
     opened = [f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED]
     classpath = os.pathsep.join(str(place.absolute()) for place in places)
     options = ["-out", str(answers), "-subset", "-silent"]

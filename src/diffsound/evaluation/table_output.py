@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from diffsound.errors import MissingExtraError
-from diffsound.evaluation.paper_tables import PaperTable
-from diffsound.evaluation.score import Score
+from diffsound.evaluation.agreement import agreement
+from diffsound.evaluation.paper_tables import PaperTable, Row
+from diffsound.evaluation.scores import Score
 from diffsound.evaluation.sets import write_json
 from diffsound.files import atomic_write
 
 Scores = Mapping[str, Mapping[str, Score]]  # by row id, then by metric
 
-# Of our own, beside the paper's: SPICE's stand-in, and an unbiased relative of FID.
-_MORE = ("scene graph", "kernel distance")
+# Of our own, beside the paper's: SPICE's stand-in, an unbiased relative of FID, the matcher's
+# opinion, and seconds of other kinds than the paper's.
+_MORE = ("scene graph", "kernel distance", "match", "s/sound", "s/mel, no cache")
+# What the paper's evaluation has (section V-B and VIII-D): 494 clips, ten sounds for each.
+_CLIPS, _SOUNDS = 300, 10
 
 
 def write_table(
@@ -37,11 +41,32 @@ def write_table(
 
 
 def shown_metrics(table: PaperTable, rows: Scores) -> list[str]:
-    """The paper's metrics, then ours that any row has."""
+    """The paper's metrics, then ours that any row has; seconds only where the paper has them."""
+    timed = any(name.startswith("s/") for name in table.metrics)
     extra = [
-        name for name in _MORE if any(_value(found, name) is not None for found in rows.values())
+        name
+        for name in _MORE
+        if (timed or not name.startswith("s/"))
+        and any(_value(found, name) is not None for found in rows.values())
     ]
     return [*table.metrics, *extra]
+
+
+def protocol(settings: Mapping[str, Any]) -> str:
+    """What the figures rest on, for a table's head; a quick look says so."""
+    clips, texts, samples = (settings[k] for k in ("examples", "texts", "samples_per_text"))
+    sounds = texts * samples
+    said = (
+        f"{clips} clips, {texts} captions of them, {samples} sound{'s' * (samples > 1)} for each: "
+        f"{sounds} sounds, {sounds / clips:.3g} a clip"
+    )
+    if settings.get("ranked_by"):
+        said += f"; candidates ranked by {settings['ranked_by']}"
+    if clips < _CLIPS:
+        said = f"**A quick look**, {said}; FID needs about {_CLIPS} clips"
+    elif sounds < _SOUNDS * clips:
+        said += f" (the paper: {_SOUNDS})"
+    return said
 
 
 def markdown(number: int, table: PaperTable, rows: Scores, settings: Mapping[str, Any]) -> str:
@@ -51,9 +76,13 @@ def markdown(number: int, table: PaperTable, rows: Scores, settings: Mapping[str
     lines = [
         f"# Table {number}: {table.title}",
         "",
-        f"Ours on {settings['examples']} clips, {settings['samples_per_text']} sound(s) per text "
-        "[95 % interval]; in parentheses the paper's, on other data at another scale: compare the "
-        "order of rows, not the numbers. `–`: not measured.",
+        f"{protocol(settings)}. [95 % interval]"
+        + (
+            "."
+            if table.ours
+            else "; in parentheses the paper's, of other data and a larger model: "
+            "compare the order of rows, not the numbers. `–`: not measured."
+        ),
         "",
         "| " + " | ".join(head) + " |",
         "|" + " --- |" * len(head),
@@ -61,14 +90,25 @@ def markdown(number: int, table: PaperTable, rows: Scores, settings: Mapping[str
     for row in table.rows:
         paper = dict(zip(table.metrics, row.paper, strict=True))
         cells = [_cell(rows.get(row.id, {}).get(name), paper.get(name)) for name in metrics]
-        lines.append("| " + " | ".join([*row.keys, *cells]) + " |")
+        keys = _with_encoder(table, row, settings.get("text_encoders", {}))
+        lines.append("| " + " | ".join([*keys, *cells]) + " |")
+    verdicts = [f"- {found}" for found in agreement(table, rows)]
     notes = dict.fromkeys(
         f"- {name}: {score.note}"
         for found in rows.values()
         for name, score in found.items()
         if score.note and name in metrics
     )
-    return "\n".join([*lines, "", *notes, ""])
+    return "\n".join([*lines, "", *verdicts, *[""] * bool(verdicts), *notes, ""])
+
+
+def _with_encoder(table: PaperTable, row: Row, encoders: Mapping[str, str]) -> list[str]:
+    """A row's keys; beside the paper's text encoder the one that is used here."""
+    used = encoders.get(row.model)
+    return [
+        f"{key} (here {used})" if column == "text encoder" and used and used != key.lower() else key
+        for column, key in zip(table.columns, row.keys, strict=True)
+    ]
 
 
 def as_csv(table: PaperTable, rows: Scores) -> str:

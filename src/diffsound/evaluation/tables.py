@@ -1,4 +1,5 @@
-"""The paper's tables 2 to 7 from our bundles, cell by cell, with the paper's figures beside ours.
+"""The paper's tables 2 to 7 from our bundles, cell by cell, with the paper's figures beside ours;
+and table 8, ours, from the paper's method to the shipped one.
 
 OUT/cells/ROW.json                  a finished row; kept as long as nothing it depends on changes
 OUT/table-N.md, .csv, .png, .json   the table, its numbers, its picture, and every setting
@@ -10,74 +11,79 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from diffsound.bundle import CONFIG_FILE, Bundle, resolve
 from diffsound.config import Config
 from diffsound.data.shards import PreparedData
 from diffsound.decoder.config import DiffsoundConfig
-from diffsound.errors import ConfigError, InputError
-from diffsound.evaluation.captioner import Captioner
-from diffsound.evaluation.classifier import Classifier, load_classifier
-from diffsound.evaluation.clips import FileClip
+from diffsound.errors import ConfigError, DataError, InputError
+from diffsound.evaluation.captions import CaptionRanker, ClipSound, caption_comparison
 from diffsound.evaluation.compare import compare
-from diffsound.evaluation.feature_cache import FeatureCache
-from diffsound.evaluation.features import extract
-from diffsound.evaluation.matcher import Matcher, load_matcher
+from diffsound.evaluation.features import FeatureCache, FileClip, clips_of, extract
 from diffsound.evaluation.paper_tables import PaperTable, Row, paper_table
-from diffsound.evaluation.ranking import (
-    Audible,
-    CaptionRanker,
-    LikelihoodRanker,
-    MatchRanker,
-    Ranker,
-    best,
-)
-from diffsound.evaluation.run import Heard, caption_comparison
-from diffsound.evaluation.score import Score
+from diffsound.evaluation.scores import RESAMPLES, Score, bootstrap_mean
 from diffsound.evaluation.sets import (
     Example,
     Progress,
+    check_same,
     choose_examples,
-    clips_of,
+    find_captioner,
+    judge_folder,
     make_folder,
     sample_names,
+    versions,
     write_examples,
     write_generated,
     write_json,
     write_real,
 )
-from diffsound.evaluation.setup import check_same, find_captioner, judge_folder, versions
-from diffsound.evaluation.spice import corenlp_folder
+from diffsound.evaluation.speeds import seconds_per_sound
+from diffsound.evaluation.spice import checksums, corenlp_folder
 from diffsound.evaluation.table_output import write_table
 from diffsound.files import sha256
-from diffsound.pipeline import TextToSound
+from diffsound.generation.pipeline import TextToSound
+from diffsound.judges.captioner import Captioner
+from diffsound.judges.classifier import Classifier, load_classifier
+from diffsound.judges.matcher import Matcher, load_matcher
+from diffsound.judges.ranking import Audible, LikelihoodRanker, MatcherRanker, Ranker, best
+from diffsound.model.bundle import Bundle, resolve
+from diffsound.model.config import CONFIG_FILE
+from diffsound.text.clean import clean_prompt
 from diffsound.weights import fingerprint
 
-SPEED = "s/sound"
+MATCH = "match"
 _CANDIDATES = 10
 # The settings a cell's scores depend on, besides what is fingerprinted.
-_DECISIVE = {"seconds", "seed", "sampling", "ranker", "resamples", "allow_few"}
+_DECISIVE = {"seconds", "seed", "sampling", "ranker", "resamples", "allow_few", "texts"}
+# Of the bundles' defaults these do not count: a row is about the decoder, drawn as the paper does.
+_PLAIN = {"best_of": 1, "layered": False, "guidance_scale": 1.0, "truncation": 1.0}
 
 
 class TableConfig(Config):
     """A table at some scale.
 
     bundles: by the names the table's rows have (`paper_table(n).models`); rows without one stay
-    blank. samples: sounds per text (None: 1, in table 7 the 10 candidates). ranker: what chooses
-    among candidates; "caption" is the paper's, "matcher" the run given or the one that ships with
-    the bundles. corenlp: the folder of the jars SPICE needs. sampling: over the bundles' defaults,
-    of which best_of does not count: a row is about the decoder.
+    blank. sources: only clips of these. texts: how many captions of each clip are made into sounds
+    (None: all). samples: sounds per text (None: 1, in table 7 the 10 candidates). ranker: what
+    chooses among candidates; "caption" is the paper's, "matcher" the run given or the one that
+    ships with the bundles. corenlp: the folder of the jars SPICE needs. sampling: over the bundles'
+    defaults, of which best_of, layered, guidance and truncation do not count. shared: the folder of
+    sounds and features, for tables that have rows in common (None: the table's own).
     """
 
     data: str
     split: str = "test"
     clips: PositiveInt | None = None
+    sources: tuple[str, ...] | None = None
+    texts: PositiveInt | None = 1
     bundles: dict[str, str]
     classifier: str | None = None
     captioner: str | None = None
@@ -90,6 +96,7 @@ class TableConfig(Config):
     ranker: Literal["caption", "likelihood", "matcher"] = "caption"
     resamples: int | None = Field(default=None, ge=0)
     allow_few: bool = False
+    shared: str | None = None
     device: str = "cpu"
 
 
@@ -98,9 +105,11 @@ class _Bench:
     """What all cells of a table share."""
 
     out: Path
+    shared: Path
     config: TableConfig
     data: PreparedData
     examples: list[Example]
+    prompts: list[Example]  # one for each text: its id is the clip's with a number
     samples: int
     classifier: Classifier
     captioner: Captioner | None
@@ -122,34 +131,94 @@ def make_table(
     jars = corenlp_folder(config.corenlp)
     out = make_folder(Path(out))
     data = PreparedData.open(config.data)
-    examples, left_out = choose_examples(data, config.split, config.clips, config.seed)
+    examples, left_out = _examples(data, config)
     check_same(out, {"table": number, "data": sha256(data.folder / "index.json")})
     write_examples(out, examples)
     first = resolve(next(iter(config.bundles.values()), None))
     judge = load_classifier(judge_folder(first, config.classifier, "classifier"))
     captioner = find_captioner(first, config.captioner)
     keeps = [row.keep for row in table.rows if row.keep is not None]
-    matcher = None
-    if keeps and config.ranker == "matcher":
-        matcher = load_matcher(judge_folder(first, config.matcher, "matcher"))
-    elif keeps and captioner is None:
+    matcher = _matcher(first, config) if keeps else None
+    if keeps and config.ranker == "matcher" and matcher is None:
+        raise InputError(f"table {number} ranks candidates by a matcher; give one in its config")
+    if keeps and config.ranker != "matcher" and captioner is None:
         raise InputError(f"table {number} ranks candidates by a captioner; give one in its config")
     samples = config.samples or (_CANDIDATES if keeps else 1)
-    with FeatureCache(out / "features.sqlite") as cache:
+    shared = out if config.shared is None else make_folder(Path(config.shared))
+    with FeatureCache(shared / "features.sqlite") as cache:
         bench = _Bench(
-            out, config, data, examples, samples, judge, captioner, matcher, jars, cache, progress
-        )
+            out, shared, config, data, examples, _prompts(examples, config.texts), samples, judge,
+            captioner, matcher, jars, cache, progress,
+        )  # fmt: skip
         rows = _measure(bench, table)
     settings = {
         "table": number,
         "config": config.model_dump(mode="json"),
         "examples": len(examples),
         "left_out": left_out,
+        "texts": len(bench.prompts),
         "samples_per_text": samples,
+        "ranked_by": _ranker_name(bench) if keeps else None,
+        "text_encoders": _text_encoders(config),
         "classifier": judge.fingerprint,
+        "spice": None if jars is None else checksums(jars),
         "versions": versions(),
     }
     return write_table(out, number, table, rows, settings)
+
+
+def _examples(data: PreparedData, config: TableConfig) -> tuple[list[Example], dict[str, str]]:
+    """The clips a table is about, and those that cannot be used with the reason."""
+    if config.sources is None:
+        return choose_examples(data, config.split, config.clips, config.seed)
+    every, left_out = choose_examples(data, config.split, None, config.seed)
+    wanted = [e for e in every if data.records[data.position(e.id)].source in config.sources]
+    if not wanted:
+        raise DataError(f"{data.folder} has no clip of {', '.join(config.sources)} to judge by")
+    if config.clips is not None and config.clips < len(wanted):
+        rng = np.random.default_rng(config.seed)
+        drawn = rng.choice(len(wanted), size=config.clips, replace=False)
+        wanted = [wanted[at] for at in sorted(drawn.tolist())]
+    return wanted, left_out
+
+
+def _prompts(examples: Sequence[Example], texts: int | None) -> list[Example]:
+    """Every clip once for each of its first captions that can be a prompt."""
+    found = []
+    for example in examples:
+        usable = []
+        for caption in example.captions:
+            with suppress(InputError):
+                usable.append(clean_prompt(caption))
+        usable = list(dict.fromkeys(filter(None, usable)))[:texts]
+        found += [
+            replace(example, id=f"{example.id}.t{n}", caption=text) for n, text in enumerate(usable)
+        ]
+    return found
+
+
+def _clip(prompt: Example) -> str:
+    """The id of the clip that a prompt is a caption of."""
+    return prompt.id.rpartition(".t")[0]
+
+
+def _matcher(bundle: Path, config: TableConfig) -> Matcher | None:
+    """The matcher given, or one that ships with the bundle or the package, if there is one."""
+    try:
+        return load_matcher(judge_folder(bundle, config.matcher, "matcher"))
+    except InputError:
+        if config.matcher is not None:
+            raise
+        return None
+
+
+def _text_encoders(config: TableConfig) -> dict[str, str]:
+    """What each bundle reads texts with, by the name of the bundle."""
+    found = {}
+    for name, folder in config.bundles.items():
+        content = json.loads((resolve(folder) / CONFIG_FILE).read_text(encoding="utf-8"))
+        found[name] = str(content["text_encoder"]["kind"])
+    return found
 
 
 def _measure(bench: _Bench, table: PaperTable) -> dict[str, dict[str, Score]]:
@@ -174,26 +243,25 @@ def _measure(bench: _Bench, table: PaperTable) -> dict[str, dict[str, Score]]:
 
 def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[str, Score]:
     config = bench.config
-    sampling = {"best_of": 1, "layered": False} | config.sampling
+    sampling = _PLAIN | config.sampling | row.sampling
     decoder = pipeline.bundle.config.decoder.model
     if isinstance(decoder, DiffsoundConfig):
-        evaluations = row.evaluations(decoder.timesteps)
-        if evaluations is not None:
-            sampling |= {"num_inference_steps": evaluations, "stride": None}
-    real = bench.out / f"real-{pipeline.sample_rate}-{config.seconds:g}"
+        sampling |= {"num_inference_steps": None, "stride": row.stride_of(decoder.timesteps) or 1}
+    real = bench.shared / f"real-{pipeline.sample_rate}-{config.seconds:g}"
     write_real(
         real, bench.data, bench.examples,
         rate=pipeline.sample_rate, seconds=config.seconds, progress=bench.progress,
     )  # fmt: skip
     # Rows that differ only in what is kept share their sounds.
     made_by = [sha256(folder / CONFIG_FILE), sampling, config.seconds, config.seed]
-    sounds = bench.out / "sounds" / f"{row.model}-{_short(made_by)}"
-    speed = write_generated(
-        sounds, pipeline, bench.examples,
+    sounds = bench.shared / "sounds" / f"{pipeline.bundle.config.name}-{_short(made_by)}"
+    write_generated(
+        sounds, pipeline, bench.prompts,
         samples=bench.samples, seconds=config.seconds, seed=config.seed,
         sampling=sampling, progress=bench.progress,
     )  # fmt: skip
-    of = sample_names(bench.examples, bench.samples)
+    names = {prompt.id: _clip(prompt) for prompt in bench.prompts}
+    of = {name: names[text] for name, text in sample_names(bench.prompts, bench.samples).items()}
     clips = clips_of(sounds, of)
     if row.keep is not None:
         clips = _kept(bench, pipeline, clips, row.keep)
@@ -211,11 +279,35 @@ def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[
     if bench.captioner is not None:
         partners = [of[clip.id] for clip in clips]
         scores |= caption_comparison(
-            bench.captioner, bench.examples, clips, partners, bench.corenlp
-        )
-    note = "seconds for one sound, all stages, in batches of 8; the paper: mel only, on a P40"
-    scores[SPEED] = Score(SPEED, speed, "lower", note=note)
-    return scores
+            bench.captioner, bench.examples, clips, partners, bench.corenlp,
+            resamples=RESAMPLES if config.resamples is None else config.resamples,
+        )  # fmt: skip
+    if bench.matcher is not None:
+        scores[MATCH] = _match(bench, pipeline.bundle, clips)
+    texts = [prompt.caption for prompt in bench.prompts]
+    return scores | seconds_per_sound(pipeline, texts, config.seconds, sampling)
+
+
+def _match(bench: _Bench, bundle: Bundle, clips: Sequence[FileClip]) -> Score:
+    """How near the matcher finds the sounds to their texts."""
+    assert bench.matcher is not None
+    if bench.matcher.config.text_fingerprint != bundle.text_encoder.fingerprint:
+        return Score(MATCH, None, "higher", note="the matcher reads another text encoder's vectors")
+    ranker = MatcherRanker(bench.matcher, bundle.text_encoder)
+    rate = bench.matcher.config.mel.sample_rate
+    texts = {prompt.id: prompt.caption for prompt in bench.prompts}
+    of = [clip.id.rpartition(".")[0] for clip in clips]
+    found = [
+        ranker.score(texts[text], [ClipSound(clip.wave(rate), rate)])[0]
+        for text, clip in zip(of, clips, strict=True)
+    ]
+    resamples = RESAMPLES if bench.config.resamples is None else bench.config.resamples
+    clip_ids = [text.rpartition(".t")[0] for text in of]
+    low, high = bootstrap_mean(
+        np.array(found), groups=clip_ids, resamples=resamples, seed=bench.config.seed
+    ) or (None, None)
+    note = "cosine of sound and text by the matcher, which is not the paper's"
+    return Score(MATCH, math.fsum(found) / len(found), "higher", low, high, note)
 
 
 def _kept(
@@ -225,17 +317,26 @@ def _kept(
     count = max(1, round(keep * bench.samples / _CANDIDATES))
     ranker, rate = _ranker(bench, pipeline.bundle), pipeline.sample_rate
     kept: list[FileClip] = []
-    for at, example in enumerate(bench.examples):
+    for at, example in enumerate(bench.prompts):
         candidates = clips[at * bench.samples : (at + 1) * bench.samples]
-        heard: list[Audible] = [Heard(clip.wave(rate), rate) for clip in candidates]
+        heard: list[Audible] = [ClipSound(clip.wave(rate), rate) for clip in candidates]
         scores = ranker.score(example.caption, heard)
         kept += [candidates[i] for i in best(scores, count)]
     return kept
 
 
+def _ranker_name(bench: _Bench) -> str:
+    """What `_ranker` ranks by, without a bundle."""
+    if bench.config.ranker == "matcher":
+        return MatcherRanker.name
+    if bench.config.ranker == "likelihood":
+        return LikelihoodRanker.name
+    return "SPICE + CIDEr" if bench.corenlp is not None else "scene graph + CIDEr"
+
+
 def _ranker(bench: _Bench, bundle: Bundle) -> Ranker:
-    if bench.matcher is not None:
-        return MatchRanker(bench.matcher, bundle.text_encoder)
+    if bench.config.ranker == "matcher" and bench.matcher is not None:
+        return MatcherRanker(bench.matcher, bundle.text_encoder)
     assert bench.captioner is not None  # make_table refuses a ranking without one
     if bench.config.ranker == "likelihood":
         return LikelihoodRanker(bench.captioner)
@@ -252,7 +353,7 @@ def _plan(bench: _Bench, row: Row, folder: Path) -> str:
     ]
     return _short(
         [
-            [example.id for example in bench.examples],
+            [[prompt.id, prompt.caption] for prompt in bench.prompts],
             bench.samples,
             sha256(folder / CONFIG_FILE),
             row.model_dump(mode="json"),

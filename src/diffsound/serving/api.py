@@ -1,19 +1,20 @@
-"""The endpoints that answer with sounds: generate, edit, clips, kept sounds, bundles."""
+"""The endpoints: generate and edit sounds at once or as jobs; kept sounds, clips, bundles."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import re
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Form, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from diffsound import __version__
-from diffsound.serving.errors import ERRORS
-from diffsound.serving.examples import example_prompts
-from diffsound.serving.negotiation import choose
-from diffsound.serving.previews import spectrogram_bytes
+from diffsound.generation.sound import Sound
+from diffsound.serving.errors import ERRORS, NotFoundError
+from diffsound.serving.jobs import JobListener, JobRecord
 from diffsound.serving.schemas import (
     MEDIA_TYPES,
     AudioFormat,
@@ -23,18 +24,31 @@ from diffsound.serving.schemas import (
     ClipUpload,
     Delivery,
     Drawing,
+    Extend,
     ExtendNow,
     GenerateNow,
+    GenerateRequest,
+    Inpaint,
     InpaintNow,
+    JobAnswer,
     Loudness,
+    Operation,
     SoundAnswer,
     SoundsAnswer,
+    Vary,
     VaryNow,
 )
-from diffsound.serving.service import Service
-from diffsound.serving.sounds import describe, encode, encode_layer
-from diffsound.serving.tasks import NotFoundError
-from diffsound.sound import Sound
+from diffsound.serving.service import Service, example_prompts
+from diffsound.serving.sounds import describe, encode, encode_layer, spectrogram_bytes
+
+# The limits that /v1/bundles tells, for a page that offers no more.
+_TOLD_LIMITS = {"prompt_chars", "duration", "candidates", "steps", "work", "upload_bytes"}
+_MEDIA_ALIASES = {
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/vnd.wave": "wav",
+    "audio/mp3": "mp3",
+}
 
 MULTIPART = "multipart/form-data"
 _AUDIO = {
@@ -47,20 +61,26 @@ _SOUNDS = ERRORS | {
         "content": _AUDIO,
     }
 }
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": (
+            "Server-sent events: `progress` (item, share, progress), `preview` (item, image), "
+            "`sound` (item, sound), and last one of `done`, `failed`, `cancelled`."
+        ),
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
 
 
-def build_router(service: Service) -> APIRouter:
-    """The endpoints over one service."""
+def sound_router(service: Service) -> APIRouter:
+    """The endpoints that answer with sounds."""
     router = APIRouter(prefix="/v1")
 
     async def make(drawing: Drawing, delivery: Delivery, request: Request) -> Response:
-        format = choose(request.headers.get("accept"), delivery)
+        format = _accepted(request.headers.get("accept"), delivery)
         if format is not None and drawing.num_sounds > 1:
             raise HTTPException(406, "several sounds come as JSON: send 'Accept: application/json'")
-        service.note(request, drawing)
-        task = await service.task(drawing)
-        service.submit(task)
-        sounds = await service.wait(task, request)
+        sounds = await service.make(drawing, request)
         if format is None:
             return await run_in_threadpool(_as_json, service, sounds, delivery)
         return await run_in_threadpool(_as_audio, sounds[0], format, delivery.loudness)
@@ -74,7 +94,7 @@ def build_router(service: Service) -> APIRouter:
     async def inpaint(
         form: Annotated[InpaintNow, Form(media_type=MULTIPART)], request: Request
     ) -> Response:
-        """Make a region of a clip anew; the rest stays the original recording."""
+        """Regenerate a region of a clip; the rest stays the original recording."""
         return await make(form, form, request)
 
     @router.post("/edit/extend", tags=["sounds"], responses=_SOUNDS)
@@ -122,7 +142,7 @@ def build_router(service: Service) -> APIRouter:
     async def spectrogram(name: str) -> Response:
         """A kept sound's spectrogram."""
         picture = await run_in_threadpool(spectrogram_bytes, service.sound(name).mel)
-        return Response(picture, media_type="image/png", headers=_private())
+        return Response(picture, media_type="image/png", headers=private())
 
     @router.get(
         "/sounds/{name}/layers/{number}",
@@ -140,7 +160,7 @@ def build_router(service: Service) -> APIRouter:
         if number > len(scene.layers):
             raise NotFoundError(f"this sound has {len(scene.layers)} layers, counted from 1")
         data = await run_in_threadpool(encode_layer, scene, number, format)
-        return Response(data, 200, _private(), MEDIA_TYPES[format])
+        return Response(data, 200, private(), MEDIA_TYPES[format])
 
     @router.get("/bundles", tags=["server"], responses=ERRORS)
     async def bundles() -> BundlesAnswer:
@@ -157,13 +177,87 @@ def build_router(service: Service) -> APIRouter:
                     decoder=decoder.kind,
                     timesteps=getattr(decoder, "timesteps", None),
                     parameters=pipeline.bundle.parameters(),
-                    ranks=pipeline.ranker is not None,
+                    ranks=pipeline.ranks,
                     defaults=pipeline.bundle.config.defaults.model_dump(mode="json"),
                     examples=example_prompts(pipeline.bundle.card),
                 )
             )
-        limits = service.settings.limits.model_dump(exclude={"queue", "timeout", "body_timeout"})
+        limits = service.limits.model_dump(include=_TOLD_LIMITS)
         return BundlesAnswer(version=__version__, bundles=answers, limits=limits)
+
+    return router
+
+
+def job_router(service: Service) -> APIRouter:
+    """The endpoints of jobs: start one, watch it, cancel it."""
+    router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=ERRORS)
+
+    async def start(
+        operation: Operation, drawing: Drawing, request: Request, response: Response
+    ) -> JobAnswer:
+        record = JobRecord(operation, drawing.num_candidates)
+        listener = JobListener(record, service.store, asyncio.get_running_loop())
+        task = await service.start(drawing, request, listener)
+        service.jobs.open(record, task)
+        response.headers["Location"] = f"/v1/jobs/{record.id}"
+        return record.answer()
+
+    @router.post("", status_code=202)
+    async def generate(body: GenerateRequest, request: Request, response: Response) -> JobAnswer:
+        """Start making a sound from a sentence."""
+        return await start("generate", body, request, response)
+
+    @router.post("/inpaint", status_code=202)
+    async def inpaint(
+        form: Annotated[Inpaint, Form(media_type=MULTIPART)], request: Request, response: Response
+    ) -> JobAnswer:
+        """Start regenerating a region of a clip."""
+        return await start("inpaint", form, request, response)
+
+    @router.post("/extend", status_code=202)
+    async def extend(
+        form: Annotated[Extend, Form(media_type=MULTIPART)], request: Request, response: Response
+    ) -> JobAnswer:
+        """Start continuing a clip."""
+        return await start("extend", form, request, response)
+
+    @router.post("/vary", status_code=202)
+    async def vary(
+        form: Annotated[Vary, Form(media_type=MULTIPART)], request: Request, response: Response
+    ) -> JobAnswer:
+        """Start another take of a clip."""
+        return await start("vary", form, request, response)
+
+    @router.get("/{name}")
+    async def show(name: str) -> JobAnswer:
+        """A job and the sounds it has so far."""
+        return find(name).answer()
+
+    @router.get("/{name}/events", response_class=StreamingResponse, responses=_EVENTS)
+    async def events(
+        name: str, last_event_id: Annotated[str | None, Header()] = None
+    ) -> StreamingResponse:
+        """A job's events as they happen; earlier ones come first, so none is missed."""
+        number = re.fullmatch("[0-9]{1,9}", last_event_id or "")
+        after = int(number[0]) if number else 0
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        stream = find(name).stream(after)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+    @router.delete("/{name}")
+    async def cancel(name: str) -> JobAnswer:
+        """Cancel a job; one that has ended stays as it is."""
+        record = find(name)
+        if record.task is not None:
+            service.engine.forget(record.task)
+            await asyncio.sleep(0)  # the record hears of it on the loop's next turn
+        return record.answer()
+
+    def find(name: str) -> JobRecord:
+        record = service.jobs.get(name)
+        if record is None:
+            raise NotFoundError("there is no such job, or it has expired")
+        return record
 
     return router
 
@@ -179,12 +273,48 @@ def _as_json(service: Service, sounds: list[Sound], delivery: Delivery) -> Respo
 
 
 def _as_audio(sound: Sound, format: AudioFormat, loudness: float | None) -> Response:
-    headers = _private() | {
+    headers = private() | {
         "Content-Disposition": f'inline; filename="diffsound-{sound.seed}.{format}"',
         "X-Diffsound-Seed": str(sound.seed),
     }
     return Response(encode(sound, format, loudness), 200, headers, MEDIA_TYPES[format])
 
 
-def _private() -> dict[str, str]:
+def private() -> dict[str, str]:
+    """Headers that let the caller's own cache keep a sound, and no other."""
     return {"Cache-Control": "private, max-age=3600"}
+
+
+def _accepted(accept: str | None, delivery: Delivery) -> AudioFormat | None:
+    """The audio format to answer with, or None for JSON; 406 if neither is acceptable.
+
+    An audio type in the header chooses the format unless the request names one itself.
+    """
+    formats = {media: name for name, media in MEDIA_TYPES.items()} | _MEDIA_ALIASES
+    chosen = "format" in delivery.model_fields_set
+    for media in _by_preference(accept or "*/*"):
+        if media in ("*/*", "audio/*"):
+            return delivery.format
+        if media in formats:
+            return delivery.format if chosen else formats[media]  # type: ignore[return-value]
+        if media in ("application/json", "application/*"):
+            return None
+    raise HTTPException(406, f"available: {', '.join(MEDIA_TYPES.values())}, application/json")
+
+
+def _by_preference(accept: str) -> list[str]:
+    """The header's media ranges, best first; ones of weight 0 are left out."""
+    weighted = []
+    for part in accept.split(","):
+        media, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        weight = 1.0
+        for parameter in parameters:
+            name, _, value = parameter.partition("=")
+            if name == "q":
+                try:
+                    weight = float(value)
+                except ValueError:
+                    weight = 0.0
+        if media and weight > 0:
+            weighted.append((weight, media))
+    return [media for _, media in sorted(weighted, key=lambda pair: -pair[0])]

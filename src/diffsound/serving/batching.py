@@ -1,8 +1,8 @@
 """Micro-batching: many requests, one model.
 
-Requests wait in one queue, sound by sound. A lane (a thread) takes the next sound and with it as
-many compatible ones (same bundle, duration and sampling settings) as its share of the backlog, and
-makes them in one call. Every sound has its own prompt and seed and comes out as if it had been
+Requests wait in one queue, sound by sound. A lane (a thread) takes the next sound, together with
+as many compatible ones (same bundle, duration and sampling settings) as its share of the backlog,
+and makes them in one call. Every sound has its own prompt and seed and comes out as if it had been
 made alone. On a CPU there is a lane per core: small matrix products on one core each are faster
 than every product spread over all cores. A lone request gets all cores. On an accelerator one lane
 with larger batches does better.
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -19,25 +21,28 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diffsound.errors import DiffsoundError
-from diffsound.serving.logs import log
-from diffsound.serving.tasks import NotReadyError, QueueFullError, Task
+from diffsound.serving.errors import NotReadyError, ServiceError, TooManyError
+from diffsound.serving.tasks import Task
+from diffsound.serving.telemetry import log
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from diffsound.pipeline import TextToSound
-    from diffsound.serving.metrics import Metrics
-    from diffsound.sound import Sound
+    from diffsound.generation.pipeline import TextToSound
+    from diffsound.generation.sound import Sound
+    from diffsound.serving.telemetry import Metrics
 
 MAX_CPU_LANES = 8
+LANE_NICENESS = 5  # below the thread that answers, so that it answers while every core computes
+LAST_STEP_SECONDS = 5.0  # that a lane gets to reach the end of its step when it must stop
 Item = tuple[Task, int]  # a task and the number of one of its sounds
 
 
 class _Abandoned(Exception):
-    """Nobody wants any sound of this batch any more."""
+    """Nobody waits for any sound of this batch any more."""
 
 
-class Engine:
+class BatchEngine:
     """Loads the pipelines and runs tasks on them."""
 
     def __init__(
@@ -48,29 +53,32 @@ class Engine:
         lanes: int | None = None,
         max_batch: int = 4,
         queue: int = 32,
+        grace: float = 60.0,
     ) -> None:
+        """grace: seconds that running work gets to finish once no more is taken."""
         self._load = load
         self._metrics = metrics
         self._lanes = lanes
         self._max_batch = max_batch
         self._queue = queue
+        self._grace = grace
         self._changed = threading.Condition()
         self._waiting: deque[Task] = deque()  # those with sounds no lane has taken yet
-        self._running = 0  # sounds being made
-        self._busy = 0  # lanes at work
+        self._batches: list[list[Item]] = []  # one for each lane at work
         self._pace = 0.5  # seconds of work per second of sound, a running average
-        self._closing = False
+        self._stop_at: float | None = None  # when running work must end; None while not closing
         self._failed: BaseException | None = None
         self._threads: list[threading.Thread] = []
         self._cores = 1
         self.pipelines: Mapping[str, TextToSound] = {}
         self.loaded = threading.Event()
         self.settled = threading.Event()  # loaded, or failed to load
-        metrics.watch_queue(lambda: len(self._waiting), lambda: self._running)
+        metrics.watch("queue_length", lambda: len(self._waiting))
+        metrics.watch("running", lambda: sum(map(len, list(self._batches))))
 
     @property
     def ready(self) -> bool:
-        return self.loaded.is_set() and not self._closing
+        return self.loaded.is_set() and self._stop_at is None
 
     @property
     def failed(self) -> BaseException | None:
@@ -86,14 +94,14 @@ class Engine:
         with self._changed:
             if not self.ready:
                 raise NotReadyError(
-                    "the server is shutting down"
-                    if self._closing
-                    else "the model is being loaded; try again in a moment"
+                    "the model is being loaded; try again in a moment"
+                    if self._stop_at is None
+                    else "the server is shutting down"
                 )
             self._drop_ended()
             if len(self._waiting) >= self._queue:
                 self._metrics.refused.inc()
-                raise QueueFullError(self._retry_after())
+                raise TooManyError("too many requests are waiting", self._retry_after())
             self._waiting.append(task)
             self._changed.notify_all()
 
@@ -104,20 +112,40 @@ class Engine:
             self._drop_ended()
 
     def drain(self) -> None:
-        """Take no more work; refuse what has not begun, finish what has."""
+        """Take no more work, refuse what has not begun, and stop what is not done in time."""
         with self._changed:
-            self._closing = True
+            if self._stop_at is not None:
+                return
+            self._stop_at = time.monotonic() + self._grace
             for task in self._waiting:
                 if not task.started:
                     task.fail(NotReadyError("the server is shutting down"))
             self._drop_ended()
             self._changed.notify_all()
+        timer = threading.Timer(self._grace, self.stop)
+        timer.daemon = True
+        timer.start()
 
-    def close(self) -> None:
-        """Drain, and wait for what runs."""
+    def stop(self) -> None:
+        """Refuse what waits and end what runs at its next step."""
+        with self._changed:
+            running = [task for batch in self._batches for task, _ in batch]
+            for task in (*self._waiting, *running):
+                task.fail(NotReadyError("the server is shutting down"))
+            self._drop_ended()
+            self._changed.notify_all()
+
+    def close(self) -> bool:
+        """Drain, and wait for what runs; False if a lane is still inside a step."""
         self.drain()
-        for thread in self._threads:
-            thread.join()
+        for seconds in (max(0.0, (self._stop_at or 0.0) - time.monotonic()), LAST_STEP_SECONDS):
+            end = time.monotonic() + seconds
+            for thread in self._threads:
+                thread.join(max(0.0, end - time.monotonic()))
+            if not any(thread.is_alive() for thread in self._threads):
+                return True
+            self.stop()
+        return False
 
     def _spawn(self, target: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=target, name=f"diffsound-{name}", daemon=True)
@@ -154,19 +182,33 @@ class Engine:
         )
 
     def _lane(self) -> None:
-        while batch := self._take():
-            seconds = batch[0][0].recipe.seconds
-            start = time.monotonic()
-            try:
-                self._make(batch)
-            finally:
-                took = time.monotonic() - start
-                with self._changed:
-                    self._busy -= 1
-                    self._running -= len(batch)
-                    self._pace += 0.2 * (took / (seconds * len(batch)) - self._pace)
-                self._metrics.batch_size.observe(len(batch))
-                self._metrics.batch_seconds.observe(took)
+        if sys.platform == "linux":  # where threads have priorities of their own
+            lane = threading.get_native_id()
+            niceness = os.getpriority(os.PRIO_PROCESS, lane) + LANE_NICENESS
+            os.setpriority(os.PRIO_PROCESS, lane, niceness)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Make the next batch; False when there is none any more.
+
+        A function of its own: a lane that waits must not hold the sounds it made last.
+        """
+        batch = self._take()
+        if not batch:
+            return False
+        seconds = batch[0][0].recipe.seconds
+        start = time.monotonic()
+        try:
+            self._make(batch)
+        finally:
+            took = time.monotonic() - start
+            with self._changed:
+                self._batches.remove(batch)
+                self._pace += 0.2 * (took / (seconds * len(batch)) - self._pace)
+            self._metrics.batch_size.observe(len(batch))
+            self._metrics.batch_seconds.observe(took)
+        return True
 
     def _take(self) -> list[Item]:
         """The next batch; empty when the server is closing and nothing is left."""
@@ -175,10 +217,9 @@ class Engine:
                 self._drop_ended()
                 if self._waiting:
                     batch = self._pick()
-                    self._busy += 1
-                    self._running += len(batch)
+                    self._batches.append(batch)
                     return batch
-                if self._closing:
+                if self._stop_at is not None:
                     return []
                 self._changed.wait()
 
@@ -208,14 +249,14 @@ class Engine:
         recipe = first.recipe
         pipeline = self.pipelines[recipe.bundle]
         # Holds for this thread alone.
-        torch.set_num_threads(max(1, self._cores // self._busy))
+        torch.set_num_threads(max(1, self._cores // max(1, len(self._batches))))
 
         def on_step(share: float, tokens: Tensor) -> None:
             if all(task.ended for task, _ in batch):
                 raise _Abandoned
             for place, (task, item) in enumerate(batch):
                 task.listener.on_progress(item, share)
-                # The pipeline may cut a batch again; then it is not said whose tokens these are.
+                # The pipeline may split a batch further; then it is unknown whose tokens these are.
                 whole = len(tokens) == len(batch)
                 if whole and share < 1 and task.listener.wants_preview(item):
                     task.listener.on_preview(item, pipeline, tokens[place])
@@ -231,7 +272,7 @@ class Engine:
             )
         except _Abandoned:
             self._metrics.stopped.inc(len({task for task, _ in batch}))
-        except DiffsoundError as error:
+        except (DiffsoundError, ServiceError) as error:
             for task, _ in batch:
                 task.fail(error)
         except Exception as error:
@@ -252,7 +293,7 @@ class Engine:
         try:
             task.deliver(item, sound)
         except Exception as error:
-            # The choice among the candidates failed; the lane must go on.
+            # The choice among the candidates failed; the lane carries on.
             if not isinstance(error, DiffsoundError):
                 log("choosing failed", logging.ERROR, error)
             task.fail(error)

@@ -1,4 +1,4 @@
-"""Errors as answers: one line of JSON, with the request's id to find it in the log."""
+"""Errors and the answers they become: one line of JSON, with the id that finds it in the log."""
 
 from __future__ import annotations
 
@@ -11,73 +11,149 @@ from starlette.exceptions import HTTPException
 
 from diffsound.errors import DiffsoundError
 from diffsound.serving.schemas import ErrorAnswer
-from diffsound.serving.tasks import NotReadyError, QueueFullError, ServiceError, public_message
 
 # For the OpenAPI document: what every endpoint that takes input can answer besides success.
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": description}
     for status, description in {
-        400: "The body is not what its content type says.",
+        400: "The request or its body cannot be parsed.",
         401: "An API key is needed.",
         403: "Another web site may not use this server.",
-        404: "There is no such thing, or not any more.",
-        406: "None of the accepted media types can be given.",
+        404: "There is no such thing, or it has expired.",
+        406: "None of the accepted media types is available.",
         408: "The body did not arrive in time.",
         413: "The body is too large.",
-        415: "The content type cannot be read.",
+        415: "The content type is missing or not supported.",
         422: "A value cannot be used; the detail says which and why.",
-        429: "Too many requests wait; try again after Retry-After seconds.",
+        429: "Too many requests; try again after Retry-After seconds.",
         503: "Not ready, shutting down, or out of time.",
     }.items()
 }
+
+
+class ServiceError(Exception):
+    """Not the caller's mistake, but an answer with a status of its own."""
+
+    status = 503
+    retry_after: int | None = None  # seconds
+
+
+class TooManyError(ServiceError):
+    """The queue, or this caller's allowance, is used up."""
+
+    status = 429
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(f"{message}; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class NotReadyError(ServiceError):
+    """The model is still being loaded, or the server is going down."""
+
+    retry_after = 5
+
+
+class TimedOutError(ServiceError):
+    """The request ran out of time."""
+
+
+class CancelledError(ServiceError):
+    """The caller hung up or cancelled the request."""
+
+    status = 499  # nginx's number for a client that closed the request
+
+
+class NotFoundError(ServiceError):
+    """No such sound, job or bundle, or it has expired."""
+
+    status = 404
+
+
+def public_message(error: BaseException) -> str:
+    """What a caller is told: our own errors' line, and nothing of what went wrong inside."""
+    if isinstance(error, DiffsoundError | ServiceError):
+        return " ".join(str(error).split())
+    return "something went wrong inside the server; its log has the details"
 
 
 def error_response(
     status: int, detail: str, request_id: str, headers: dict[str, str] | None = None
 ) -> JSONResponse:
     """The one shape every error has."""
-    body = ErrorAnswer(detail=detail, request_id=request_id)
+    printable = detail.encode("utf-8", "replace").decode("utf-8")
+    body = ErrorAnswer(detail=printable, request_id=request_id)
     return JSONResponse(body.model_dump(), status, headers)
-
-
-def request_id(request: Request) -> str:
-    """The id the log knows this request by."""
-    return str(request.scope.get("request_id", ""))
 
 
 def add_error_handlers(app: FastAPI) -> None:
     """Turn every expected exception into its answer."""
 
+    def answer(
+        request: Request, status: int, detail: str, headers: dict[str, str] | None = None
+    ) -> JSONResponse:
+        return error_response(status, detail, str(request.scope.get("request_id", "")), headers)
+
     @app.exception_handler(DiffsoundError)
-    def user_error(request: Request, error: DiffsoundError) -> JSONResponse:
-        return error_response(422, public_message(error), request_id(request))
+    async def user_error(request: Request, error: DiffsoundError) -> JSONResponse:
+        return answer(request, 422, public_message(error))
 
     @app.exception_handler(ServiceError)
-    def service_error(request: Request, error: ServiceError) -> JSONResponse:
-        headers = None
-        if isinstance(error, QueueFullError):
-            headers = {"Retry-After": str(error.retry_after)}
-        elif isinstance(error, NotReadyError):
-            headers = {"Retry-After": "5"}
-        return error_response(error.status, public_message(error), request_id(request), headers)
+    async def service_error(request: Request, error: ServiceError) -> JSONResponse:
+        after = error.retry_after
+        headers = None if after is None else {"Retry-After": str(after)}
+        return answer(request, error.status, public_message(error), headers)
 
     @app.exception_handler(HTTPException)
-    def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        headers = dict(error.headers or {})
-        return error_response(error.status_code, str(error.detail), request_id(request), headers)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        detail = _parse_problem(error) or str(error.detail)
+        return answer(request, error.status_code, detail, dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
-    def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
-        return error_response(422, _first_problem(error), request_id(request))
+    async def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(request, *_first_problem(request, error))
 
 
-def _first_problem(error: RequestValidationError) -> str:
-    """The first thing wrong, without the value: it may be anything, and private."""
-    problems = error.errors()
-    if not problems:
-        return "the request cannot be read"
-    problem = problems[0]
-    place = ".".join(str(part) for part in problem["loc"][1:]) or str(problem["loc"][0])
-    message = str(problem["msg"])
-    text = f"'{place}': {message[:1].lower()}{message[1:]}"
-    return text.encode("utf-8", "replace").decode("utf-8")
+def _parse_problem(error: HTTPException) -> str | None:
+    """Why FastAPI could not read a body; its own line does not say."""
+    for cause, reason in (
+        (RecursionError, "it is nested too deeply"),
+        (UnicodeDecodeError, "it is not UTF-8"),
+        (ValueError, "a number in it has too many digits"),
+    ):
+        if error.status_code == 400 and isinstance(error.__cause__, cause):
+            return f"the body cannot be read: {reason}"
+    return None
+
+
+def _first_problem(request: Request, error: RequestValidationError) -> tuple[int, str]:
+    """Status and line for the first thing wrong, without the value: it may be private."""
+    problem = error.errors()[0]
+    kind, where, message = problem["type"], problem["loc"], str(problem["msg"])
+    if kind == "json_invalid":
+        reason = problem["ctx"]["error"]
+        return 400, f"the body is not valid JSON: {reason}, at character {where[-1]}"
+    if kind == "value_error":  # one of our own, about several fields
+        return 422, message.removeprefix("Value error, ")
+    if where[0] == "body":
+        wanted, given = _wanted_type(request), request.headers.get("content-type", "")
+        if not _fits(given, wanted):
+            said = f"is '{given[:100]}'" if given else "is missing"
+            return 415, f"the Content-Type {said}; send the body as '{wanted}'"
+        if len(where) == 1:
+            return 422, "the body is empty" if kind == "missing" else "the body is not an object"
+    place = ".".join(str(part) for part in where[1:]) or str(where[0])
+    return 422, f"'{place}': {message[:1].lower()}{message[1:]}"
+
+
+def _wanted_type(request: Request) -> str:
+    """The content type of the bodies that the request's endpoint takes."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    return str(getattr(getattr(field, "field_info", None), "media_type", "application/json"))
+
+
+def _fits(given: str, wanted: str) -> bool:
+    media = given.partition(";")[0].strip().lower()
+    if wanted == "application/json":
+        return media == wanted or (media.startswith("application/") and media.endswith("+json"))
+    return media in (wanted, "application/x-www-form-urlencoded")

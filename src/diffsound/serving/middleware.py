@@ -1,10 +1,8 @@
-"""What every request passes: an id and a log line, host and origin, API key, the body's size."""
+"""What every request passes: a log line, host and origin, API key, the sizes of head and body."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import re
 import secrets
@@ -14,16 +12,20 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from diffsound.serving.errors import error_response
-from diffsound.serving.logs import log
-from diffsound.serving.metrics import Metrics
+from diffsound.serving.access import Allowances, KeyRing, caller_address
+from diffsound.serving.errors import TooManyError, error_response
 from diffsound.serving.settings import ServerSettings
+from diffsound.serving.telemetry import Metrics, audit, log
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_METHODS = (*_SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT")
 _QUIET_PATHS = ("/healthz", "/readyz", "/metrics")
-FORM_OVERHEAD = 64 * 1024
+MAX_PATH = 2048
+MAX_HEAD_BYTES = 16 * 1024
 MAX_JSON_BYTES = 64 * 1024
+FORM_OVERHEAD = 64 * 1024
+_LOGGED_PATH = 200  # characters
 
 # The page uses nothing but this server, and the browser holds it to that.
 SECURITY_HEADERS = {
@@ -34,6 +36,8 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+Refusal = tuple[int, str]  # status and detail
 
 
 class RequestLog:
@@ -76,97 +80,128 @@ class RequestLog:
             self._count(scope, status or 499, time.monotonic() - start)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        # The route's pattern, never the path itself: ids would make endless series.
+        # Known methods and routes' patterns, never what the caller sent: series must not grow.
+        method = scope["method"] if scope["method"] in _METHODS else "other"
         route = getattr(scope.get("route"), "path", "other")
-        self.metrics.requests.labels(scope["method"], route, str(status)).inc()
+        self.metrics.requests.labels(method, route, str(status)).inc()
         self.metrics.request_seconds.labels(route).observe(seconds)
-        quiet = scope["path"] in _QUIET_PATHS and status < 400
-        log(
-            "request",
-            logging.DEBUG if quiet else logging.INFO,
-            request_id=scope["request_id"],
-            method=scope["method"],
-            path=scope["path"],
-            status=status,
-            ms=round(seconds * 1000, 1),
+        fields = {
+            "request_id": scope["request_id"],
+            "method": method,
+            "path": scope["path"][:_LOGGED_PATH],
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+            "caller": scope.get("caller"),
             **scope.get("log_fields", {}),
-        )
+        }
+        quiet = scope["path"] in _QUIET_PATHS and status < 400
+        log("request", logging.DEBUG if quiet else logging.INFO, **fields)
+        if _is_guarded(scope["path"]):
+            audit("request", address=caller_address(scope.get("client")), **fields)
 
 
 class Gate:
-    """Who may come in: known host names, no other web sites, and holders of a key."""
+    """Who may come in: known host names, no other web sites, holders of a key, not too often."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, keys: KeyRing, allowances: Allowances
+    ) -> None:
         self.app = app
         self.hosts = settings.allowed_hosts
         self.origins = settings.cors_origins
-        # Hashes, so that comparing takes the same time for every key.
-        self.keys = [_digest(key) for key in settings.api_keys]
+        self.keys = keys
+        self.allowances = allowances
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        refusal: tuple[int, str] | None = None
-        if not self._knows_host(headers.get("host", "")):
-            refusal = 403, "this server does not answer to that host name"
-        elif scope["method"] not in _SAFE_METHODS and not self._knows_origin(headers):
-            refusal = 403, "another web site may not use this server"
-        elif _is_guarded(scope["path"]) and not self._has_key(headers):
-            refusal = 401, "an API key is needed: send it as 'Authorization: Bearer KEY'"
+        more: dict[str, str] = {}
+        try:
+            refusal = self._refusal(scope)
+        except TooManyError as error:
+            refusal = error.status, str(error)
+            more = {"Retry-After": str(error.retry_after)}
         if refusal is None:
             await self.app(scope, receive, send)
             return
-        more = {"WWW-Authenticate": "Bearer"} if refusal[0] == 401 else None
+        if refusal[0] == 401:
+            more = {"WWW-Authenticate": "Bearer"}
         await error_response(*refusal, scope["request_id"], more)(scope, receive, send)
 
-    def _knows_host(self, host: str) -> bool:
-        return self.hosts is None or _host_name(host) in self.hosts
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        """Why a request may not come in; None if it may."""
+        headers, method = Headers(scope=scope), scope["method"]
+        if method not in _METHODS:
+            return 405, "this is not a method of HTTP"
+        if len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) > MAX_PATH:
+            return 414, f"the address is longer than {MAX_PATH} characters"
+        if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:
+            return 431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"
+        host = headers.get("host", "")
+        if self.hosts is not None and _host_name(host) not in self.hosts:
+            return 403, "this server does not answer to that host name"
+        if method not in _SAFE_METHODS and (refusal := self._check_origin(headers, host)):
+            return refusal
+        if not _is_guarded(scope["path"]):
+            return None
+        scope["caller"] = caller_address(scope.get("client"))
+        if self.keys:
+            holder = self.keys.holder(_given_key(headers))
+            if holder is None:
+                return 401, "an API key is needed: send it as 'Authorization: Bearer KEY'"
+            scope["caller"] = holder
+        if method == "POST":
+            self.allowances.take_request(scope["caller"])
+        return None
 
-    def _knows_origin(self, headers: Headers) -> bool:
-        """Whether the request comes from our own page, an allowed one, or no page at all."""
+    def _check_origin(self, headers: Headers, host: str) -> Refusal | None:
+        """Refuse a request of a page that is neither ours nor an allowed one."""
         origin = headers.get("origin")
         if origin is None or origin in self.origins:
-            return True
-        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
-
-    def _has_key(self, headers: Headers) -> bool:
-        if not self.keys:
-            return True
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = _digest(given)
-        return sum(hmac.compare_digest(digest, key) for key in self.keys) > 0
+            return None
+        try:
+            place = urlsplit(origin).netloc.lower()
+        except ValueError:
+            return 400, "the Origin header is not an origin"
+        return None if place == host.lower() != "" else (403, "another web site may not use this")
 
 
 class BodyLimit:
-    """A body that is too large or too slow is cut off, whatever its headers promised."""
+    """A body that is too large or too slow is cut off, whatever its headers promised.
+
+    An upload is a temporary file until its request ends; a limited number of requests may have one.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
         self.limits = settings.limits
+        self.uploads = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_form = headers.get("content-type", "").startswith("multipart/")
-        limit = self.limits.upload_bytes + FORM_OVERHEAD if is_form else MAX_JSON_BYTES
+        is_upload = headers.get("content-type", "").lower().startswith("multipart/")
+        limit = self.limits.upload_bytes + FORM_OVERHEAD if is_upload else MAX_JSON_BYTES
         promised = headers.get("content-length", "")
-        refusal: tuple[int, str] | None = None
+        refusal: Refusal | None = None
         too_large = 413, f"the body is larger than the {limit} bytes this server takes"
         if promised.isdigit() and int(promised[:19]) > limit:
             refusal = too_large
+        elif is_upload and self.uploads >= self.limits.uploads:
+            refusal = 429, "too many uploads at once; try again in 1 s"
         seen, complete = 0, False
+        deadline = time.monotonic() + self.limits.timeout
 
         async def receive_limited() -> Message:
             nonlocal seen, complete, refusal
             if complete:
                 return await receive()
+            patience = min(self.limits.body_timeout, deadline - time.monotonic())
             try:
-                message = await asyncio.wait_for(receive(), self.limits.body_timeout)
+                message = await asyncio.wait_for(receive(), max(0.0, patience))
             except TimeoutError:
                 refusal = 408, "the body did not arrive in time"
                 raise
@@ -182,22 +217,29 @@ class BodyLimit:
                 await send(message)
 
         if refusal is None:
+            self.uploads += is_upload
             try:
                 await self.app(scope, receive_limited, send_unless_refused)
             except Exception:
                 if refusal is None:
                     raise
+            finally:
+                self.uploads -= is_upload
         if refusal is not None:
-            close = {"Connection": "close"}
-            await error_response(*refusal, scope["request_id"], close)(scope, receive, send)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+            more = {"Connection": "close"} | ({"Retry-After": "1"} if refusal[0] == 429 else {})
+            await error_response(*refusal, scope["request_id"], more)(scope, receive, send)
 
 
 def _is_guarded(path: str) -> bool:
     return path.startswith("/v1/") or path == "/metrics"
+
+
+def _given_key(headers: Headers) -> str:
+    """The key of a request, in any of the three headers that clients put it into."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    return headers.get("x-api-key") or headers.get("xi-api-key", "")
 
 
 def _host_name(host: str) -> str:

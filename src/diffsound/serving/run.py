@@ -13,18 +13,21 @@ from types import FrameType
 from diffsound.errors import ConfigError, DiffsoundError, MissingExtraError
 from diffsound.serving.settings import ServerSettings
 
+ANSWER_SECONDS = 3  # for the last answers to be sent
+
 
 def run(
     settings: ServerSettings,
     *,
     extra: str = "serve",
     log_level: int = logging.INFO,
+    capture_stderr: bool = False,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; finish what runs, then return.
 
-    on_ready: called with the server's address once it takes requests. A bundle that cannot be
-    loaded raises its own error.
+    capture_stderr: make what libraries print part of the JSON log. on_ready: called with the
+    server's address once it takes requests. A bundle that cannot be loaded raises its own error.
     """
     try:
         import fastapi  # noqa: F401
@@ -33,34 +36,41 @@ def run(
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", extra) from error
     # Refused before anything is loaded: a wrong bundle, a taken port.
-    from diffsound.bundle import read_config, resolve
+    from diffsound.model.bundle import resolve
+    from diffsound.model.config import read_config
 
     for source in settings.bundles or (None,):
         read_config(resolve(source))
     listener = bind(settings.host, settings.port)
 
     from diffsound.serving.app import create_app
-    from diffsound.serving.logs import configure_logs
+    from diffsound.serving.connections import server_options
+    from diffsound.serving.telemetry import audit, log, logging_to_stderr
 
-    configure_logs(level=log_level)
     app = create_app(settings)
-    engine = app.state.service.engine
+    service = app.state.service
+    engine = service.engine
 
     class Server(uvicorn.Server):
-        """Tells the engine at the first signal, so that streams of waiting jobs end."""
+        """Ends when work does, sooner at a second signal, and at once at a third."""
+
+        signals = 0
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # uvicorn's own would raise the signal again at the end, and that ends the process.
+            self.signals += 1
+            self.should_exit = True
+            self.force_exit = self.signals > 2
             # In a thread: a signal may arrive while this very thread holds the engine's lock.
-            threading.Thread(target=engine.drain, daemon=True).start()
-            super().handle_exit(sig, frame)
+            end = engine.drain if self.signals == 1 else engine.stop
+            threading.Thread(target=end, daemon=True).start()
 
     server = Server(
         uvicorn.Config(
             app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=round(settings.shutdown_timeout) or None,
+            # The engine ends what runs when the time is up; its answers get a moment more.
+            timeout_graceful_shutdown=round(settings.shutdown_timeout) + ANSWER_SECONDS,
+            **server_options(settings.limits, service.metrics),
         )
     )
 
@@ -68,14 +78,24 @@ def run(
         engine.settled.wait()
         if engine.failed is not None:
             server.should_exit = True
-        elif on_ready is not None:
-            on_ready(address(listener))
+            return
+        url = address(listener)
+        log("serving", url=url)
+        audit("serving", url=url)
+        if on_ready is not None:
+            on_ready(url)
 
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        server.run(sockets=[listener])
-    finally:
-        listener.close()
+    with logging_to_stderr(log_level, settings.audit_log, capture=capture_stderr):
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            server.run(sockets=[listener])
+        finally:
+            listener.close()
+        audit("stopped")
+        if not engine.close():
+            # A step cannot be interrupted, and Python must not end under a thread that computes.
+            log("stopped inside a step", logging.WARNING)
+            os._exit(0)
     if isinstance(engine.failed, DiffsoundError):
         raise engine.failed
     if engine.failed is not None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import UploadFile
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from diffsound.decoder.contract import SamplerName
-from diffsound.editing import MAX_SECONDS
-from diffsound.jobs import MAX_CANDIDATES, MAX_SEED
-from diffsound.pipeline import MAX_DURATION, MIN_DURATION
+from diffsound.errors import InputError
+from diffsound.generation.edits import MAX_SECONDS
+from diffsound.generation.settings import (
+    SETTINGS,
+    KeepSettings,
+    PartialDuration,
+    PartialSettings,
+    TakeSettings,
+)
+from diffsound.serving.settings import Limits
 from diffsound.text.clean import MAX_PROMPT_CHARS
 
 AudioFormat = Literal["wav", "flac", "ogg", "mp3"]
@@ -21,6 +27,18 @@ MEDIA_TYPES: dict[str, str] = {
     "flac": "audio/flac",
     "ogg": "audio/ogg",
     "mp3": "audio/mpeg",
+}
+
+# Fields that a server's limits narrow: the keyword of their JSON schema, and the limit.
+LIMITED_FIELDS = {
+    "prompt": ("maxLength", "prompt_chars"),
+    "negative_prompt": ("maxLength", "prompt_chars"),
+    "text": ("maxLength", "prompt_chars"),
+    "duration": ("maximum", "duration"),
+    "duration_seconds": ("maximum", "duration"),
+    "num_candidates": ("maximum", "candidates"),
+    "keep": ("maximum", "candidates"),
+    "num_inference_steps": ("maximum", "steps"),
 }
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
@@ -34,49 +52,14 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
-class Drawing(Request):
-    """What every way of making a sound can be told; what is missing, the bundle decides."""
+class Drawing(Request, PartialSettings, TakeSettings):
+    """The settings of every way to make a sound; the bundle has defaults for what is missing."""
 
     prompt: str = Field(
         min_length=1,
         max_length=MAX_PROMPT_CHARS,
         description="What to hear.",
         examples=["a dog barks in the distance"],
-    )
-    negative_prompt: str | None = Field(
-        default=None, max_length=MAX_PROMPT_CHARS, description="What it should not be."
-    )
-    num_candidates: int = Field(default=1, ge=1, le=MAX_CANDIDATES, description="Takes to make.")
-    seed: int | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_SEED,
-        description="Makes the same sound again; candidate i has seed + i.",
-    )
-    num_inference_steps: int | None = Field(
-        default=None, ge=1, le=10_000, description="Sampling steps: fewer is faster."
-    )
-    guidance_scale: float | None = Field(
-        default=None, ge=0, le=100, description="How closely to follow the text; 1 is off."
-    )
-    sampler: SamplerName | None = None
-    temperature: float | None = Field(
-        default=None, ge=0.01, le=100, description="Below 1 safer, above 1 wilder."
-    )
-    top_k: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Draw from the k likeliest tokens only."
-    )
-    truncation: float | None = Field(
-        default=None, ge=0.001, le=1, description="Draw from the likeliest of this total mass."
-    )
-    best_of: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_CANDIDATES,
-        description="Draw so many for each sound, and keep what fits the text best.",
-    )
-    layered: bool | None = Field(
-        default=None, description="Make a sentence of several sounds one by one, and mix them."
     )
     bundle: str | None = Field(
         default=None, max_length=200, description="One of /v1/bundles; the first when missing."
@@ -89,32 +72,18 @@ class Drawing(Request):
 
     def sampling(self) -> dict[str, Any]:
         """The sampling settings that were given, by the pipeline's names."""
-        names = (
-            "num_inference_steps",
-            "guidance_scale",
-            "sampler",
-            "temperature",
-            "top_k",
-            "truncation",
-            "best_of",
-            "layered",
-        )
-        given = {name: getattr(self, name) for name in names}
+        names = SETTINGS.keys() - {"duration", "negative_prompt"}
+        given = {name: getattr(self, name) for name in sorted(names)}
         return {name: value for name, value in given.items() if value is not None}
 
 
-class GenerateRequest(Drawing):
+EXAMPLE: dict[str, JsonValue] = {"prompt": "a dog barks in the distance", "duration": 2, "seed": 7}
+
+
+class GenerateRequest(Drawing, PartialDuration, KeepSettings):
     """A sound from a sentence."""
 
-    duration: float | None = Field(
-        default=None, ge=MIN_DURATION, le=MAX_DURATION, description="Seconds."
-    )
-    keep: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_CANDIDATES,
-        description="Only so many of the candidates, those that fit the prompt best; best first.",
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     @property
     def num_sounds(self) -> int:
@@ -144,7 +113,7 @@ class ClipSource(Request):
 
 
 class Inpaint(Drawing, ClipSource):
-    """Make a region anew; the rest stays the original recording."""
+    """Regenerate a region; the rest stays the original recording."""
 
     start: Seconds = Field(description="Where the new part begins, in seconds.")
     end: Seconds = Field(description="Where it ends.")
@@ -155,14 +124,14 @@ class Inpaint(Drawing, ClipSource):
 class Extend(Drawing, ClipSource):
     """Continue a clip."""
 
-    seconds: float = Field(gt=0, le=MAX_SECONDS, description="How much longer it gets.")
+    seconds: float = Field(gt=0, le=MAX_SECONDS, description="Seconds to add.")
 
 
 class Vary(Drawing, ClipSource):
     """Make another take of a clip."""
 
     strength: float = Field(
-        default=0.5, gt=0, le=1, description="Near 0 it stays close, at 1 it is new."
+        default=0.5, gt=0, le=1, description="From 0, close to the clip, to 1, a new sound."
     )
 
 
@@ -189,8 +158,8 @@ class SoundAnswer(BaseModel):
     """A sound and how to make it again.
 
     `waveform` has the lowest and highest sample of equal stretches, for drawing.
-    `coverage` says what the model knows of such prompts, where the bundle can tell.
-    `layers` says what a scene is mixed of, and when each of it sounds.
+    `coverage` says what the model knows of such prompts, if the bundle can tell.
+    `layers` says what a scene is mixed of, and when each part sounds.
     """
 
     id: str | None
@@ -255,3 +224,29 @@ class ErrorAnswer(BaseModel):
 
     detail: str
     request_id: str
+
+
+def check_fields(request: BaseModel, limits: Limits) -> None:
+    """Refuse a request with a field beyond the server's limits, as the document says it does."""
+    for name, (keyword, limit) in LIMITED_FIELDS.items():
+        value, most = getattr(request, name, None), getattr(limits, limit)
+        if value is None:
+            continue
+        if keyword == "maxLength" and len(value) > most:
+            raise InputError(
+                f"the {name} has {len(value)} characters; this server takes up to {most}"
+            )
+        if keyword == "maximum" and value > most:
+            raise InputError(f"{name} is {value:g}; this server takes up to {most:g}")
+
+
+def narrow_document(document: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """Write the server's limits into its OpenAPI document; `check_fields` enforces the same."""
+    for schema in document["components"]["schemas"].values():
+        if not schema.get("title", "").endswith("Answer"):
+            for name, field in schema.get("properties", {}).items():
+                keyword, limit = LIMITED_FIELDS.get(name, (None, ""))
+                for option in field.get("anyOf", [field]):
+                    if keyword in option:
+                        option[keyword] = min(option[keyword], getattr(limits, limit))
+    return document

@@ -1,29 +1,39 @@
-"""Finished sounds: kept for a while, described as JSON, encoded as files, read from uploads."""
+"""Sounds: kept for a while, described as JSON, encoded as files, drawn, read from uploads."""
 
 from __future__ import annotations
 
 import base64
 import io
-import json
 import secrets
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from diffsound.audio.envelope import envelope
-from diffsound.audio.io import encode_audio, read_audio
-from diffsound.editing import MAX_SECONDS, MIN_SECONDS
+from diffsound.audio.io import AUDIO_FORMATS, read_audio
+from diffsound.audio.spectrogram import envelope, spectrogram_image
 from diffsound.errors import AudioError, InputError
+from diffsound.generation.edits import MAX_SECONDS, MIN_SECONDS
+from diffsound.generation.sound import Sound
+from diffsound.generation.unfinished import unfinished_mel
 from diffsound.serving.schemas import AudioFormat, SoundAnswer
-from diffsound.sound import Sound
+from diffsound.serving.settings import MEBIBYTE
 
 if TYPE_CHECKING:
-    from diffsound.pipeline import TextToSound
+    from torch import Tensor
+
+    from diffsound.generation.pipeline import TextToSound
 
 WAVEFORM_POINTS = 400
+# What an upload may decode to, over all its channels: 30 s of 5.1 sound at 192 kHz are 138 MB.
+DECODED_BYTES = 256 * MEBIBYTE
+# Small, and JPEG: noise makes PNG files of a megabit, and there are many previews a second.
+PREVIEW_SIZE = (240, 64)
+PREVIEW_QUALITY = 70
 
 
 class SoundStore:
@@ -39,30 +49,38 @@ class SoundStore:
     def __len__(self) -> int:
         return len(self._sounds)
 
+    @property
+    def bytes(self) -> int:
+        """Of all sounds that are kept."""
+        return self._bytes
+
     def add(self, sound: Sound) -> str:
         """Keep a sound; returns its id."""
         name = secrets.token_urlsafe(12)
+        own = _own(sound)
         with self._lock:
-            self._sounds[name] = (time.monotonic(), sound)
-            self._bytes += _size(sound)
-            self._forget_old()
+            self._sounds[name] = (time.monotonic(), own)
+            self._bytes += _size(own)
+        self.sweep()
         return name
 
     def get(self, name: str) -> Sound | None:
-        """A sound by id, unless it is gone."""
+        """A sound by id, unless it has expired."""
+        self.sweep()
         with self._lock:
-            self._forget_old()
             entry = self._sounds.get(name)
             return None if entry is None else entry[1]
 
-    def _forget_old(self) -> None:
-        oldest = time.monotonic() - self._max_seconds
-        while self._sounds:
-            name, (born, sound) = next(iter(self._sounds.items()))
-            if self._bytes <= self._max_bytes and born >= oldest:
-                return
-            del self._sounds[name]
-            self._bytes -= _size(sound)
+    def sweep(self) -> None:
+        """Let go of what is too old or too much."""
+        with self._lock:
+            oldest = time.monotonic() - self._max_seconds
+            while self._sounds:
+                name, (born, sound) = next(iter(self._sounds.items()))
+                if self._bytes <= self._max_bytes and born >= oldest:
+                    return
+                del self._sounds[name]
+                self._bytes -= _size(sound)
 
 
 def describe(
@@ -101,24 +119,30 @@ def describe(
 
 def encode(sound: Sound, format: AudioFormat, loudness: float | None = None) -> bytes:
     """The sound as an audio file that carries its recipe."""
-    recipe = {"diffsound": json.dumps(sound.metadata, ensure_ascii=False)}
-    return encode_audio(sound.wave, sound.sample_rate, format, loudness=loudness, metadata=recipe)
+    return sound.encode(format, loudness=loudness)
 
 
 def encode_layer(sound: Sound, number: int, format: AudioFormat) -> bytes:
     """Layer `number` (from 1) of a scene as an audio file, at its level in the scene."""
     layer = sound.layers[number - 1]
-    note = {"diffsound": json.dumps(layer.metadata, ensure_ascii=False)}
-    return encode_audio(layer.wave, sound.sample_rate, format, metadata=note)
+    return sound.encode_layer(layer, format)
 
 
-def read_upload(data: bytes, pipeline: TextToSound) -> Sound:
-    """Uploaded bytes, whatever they are, as a clip to edit; bad ones are an AudioError."""
+def read_upload(stream: BinaryIO, pipeline: TextToSound) -> Sound:
+    """An uploaded file, whatever its bytes, as a clip to edit; a bad one is an AudioError.
+
+    Decoded block by block from where it is; no more than a clip's length is ever held.
+    """
     import torch
 
-    stream = io.BytesIO(data)
-    stream.name = "the upload"  # what error messages call it
-    wave = read_audio(stream, pipeline.sample_rate, max_seconds=MAX_SECONDS + 0.5)
+    wave = read_audio(
+        stream,
+        pipeline.sample_rate,
+        name="the upload",
+        max_seconds=MAX_SECONDS + 0.5,
+        max_bytes=DECODED_BYTES,
+        formats=AUDIO_FORMATS,
+    )
     wave = wave[: round(MAX_SECONDS * pipeline.sample_rate)]
     if len(wave) < MIN_SECONDS * pipeline.sample_rate:
         seconds = len(wave) / pipeline.sample_rate
@@ -132,12 +156,34 @@ def read_upload(data: bytes, pipeline: TextToSound) -> Sound:
         wave=wave,
         sample_rate=pipeline.sample_rate,
         mel=mel.numpy(),
-        tokens=np.zeros((0, 0), np.int64),  # of another recording: they are made when it is edited
+        tokens=np.zeros((0, 0), np.int64),  # made when the clip is edited
         prompt="",
         seed=0,
     )
 
 
+def spectrogram_bytes(mel: NDArray[np.float32]) -> bytes:
+    """A mel [n_mels, L] as a PNG file."""
+    buffer = io.BytesIO()
+    spectrogram_image(mel).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def preview_url(pipeline: TextToSound, tokens: Tensor) -> str:
+    """Unfinished tokens [F', L'] as a small picture, in a data URL."""
+    buffer = io.BytesIO()
+    picture = spectrogram_image(unfinished_mel(pipeline, tokens), size=PREVIEW_SIZE)
+    picture.save(buffer, format="JPEG", quality=PREVIEW_QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _own(sound: Sound) -> Sound:
+    """The sound with arrays of its own: a view would keep the whole batch it was made in."""
+    layers = tuple(replace(layer, wave=layer.wave.copy()) for layer in sound.layers)
+    arrays = {name: getattr(sound, name).copy() for name in ("wave", "mel", "tokens")}
+    return replace(sound, layers=layers, **arrays)
+
+
 def _size(sound: Sound) -> int:
-    layers = sum(layer.wave.nbytes for layer in sound.layers)
-    return sound.wave.nbytes + sound.mel.nbytes + sound.tokens.nbytes + layers
+    arrays = sound.wave, sound.mel, sound.tokens, *(layer.wave for layer in sound.layers)
+    return sum(array.nbytes for array in arrays)

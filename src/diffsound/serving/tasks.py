@@ -10,67 +10,24 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from diffsound.errors import DiffsoundError
+from diffsound.serving.errors import CancelledError, TimedOutError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from diffsound.editing import Edit
-    from diffsound.jobs import Job
-    from diffsound.pipeline import TextToSound
-    from diffsound.sound import Sound
+    from diffsound.generation.edits import Edit
+    from diffsound.generation.jobs import Job
+    from diffsound.generation.pipeline import TextToSound
+    from diffsound.generation.sound import Sound
 
 
 # All sounds of a task in, those to hand out back, best first.
 Choose = Callable[["list[Sound]"], "list[Sound]"]
 
 
-class ServiceError(Exception):
-    """Not the caller's mistake, but an answer with a status of its own."""
-
-    status = 503
-
-
-class QueueFullError(ServiceError):
-    """Too many requests wait already."""
-
-    status = 429
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"too many requests are waiting; try again in {retry_after} s")
-        self.retry_after = retry_after
-
-
-class NotReadyError(ServiceError):
-    """The model is still being loaded, or the server is going down."""
-
-
-class TimedOutError(ServiceError):
-    """The request ran out of time."""
-
-
-class CancelledError(ServiceError):
-    """The caller went away or took the request back."""
-
-    status = 499  # as nginx has it: the client closed the request
-
-
-class NotFoundError(ServiceError):
-    """No such sound, job or bundle (any more)."""
-
-    status = 404
-
-
-def public_message(error: BaseException) -> str:
-    """What a caller is told: our own errors' line, and nothing of what went wrong inside."""
-    if isinstance(error, DiffsoundError | ServiceError):
-        return " ".join(str(error).split())
-    return "something went wrong inside the server; its log has the details"
-
-
 @dataclass(frozen=True)
 class Recipe:
-    """All that sounds must share to be made in one call of the model.
+    """What sounds must share to be made in one call of the model.
 
     seconds: the length of each sound. sampling: by the pipeline's names.
     """
@@ -86,7 +43,7 @@ class Recipe:
 
 
 class Listener:
-    """Hears how a task goes, from the threads that do the work. This one does not care."""
+    """Is told how a task goes, by the threads that do the work. This one ignores it."""
 
     def wants_preview(self, item: int) -> bool:
         """Whether a picture of the unfinished sound is worth its cost now."""
@@ -121,6 +78,7 @@ class Task:
         self.listener = listener or Listener()
         self.pending = deque(range(len(self.jobs)))
         self.result: Future[list[Sound]] = Future()
+        self._is_edit = make_edit is not None
         self._make_edit = make_edit
         self._edit: Edit | None = None
         self._choose = choose
@@ -130,7 +88,7 @@ class Task:
     @property
     def key(self) -> Hashable:
         """Tasks of equal keys can run together; an edit runs alone, its clip is its own."""
-        return self.recipe.key if self._make_edit is None else id(self)
+        return id(self) if self._is_edit else self.recipe.key
 
     @property
     def started(self) -> bool:
@@ -138,16 +96,18 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """Finished, failed, cancelled or out of time: no more work is to be done for it."""
+        """Finished, failed, cancelled or out of time: nothing more is to be done for it."""
         if not self.result.done() and time.monotonic() > self.deadline:
             self.fail(TimedOutError("this took too long; ask for less, or try again later"))
         return self.result.done()
 
     def edit(self, pipeline: TextToSound) -> Edit | None:
         """The edit, prepared once for all candidates; None for a plain generation."""
-        if self._make_edit is None:
+        if not self._is_edit:
             return None
         with self._lock:
+            if self._make_edit is None:
+                raise CancelledError("cancelled")
             if self._edit is None:
                 self._edit = self._make_edit(pipeline)
             return self._edit
@@ -162,10 +122,13 @@ class Task:
         if self._choose is None:
             self.listener.on_sound(item, sound)
         with self._lock:
+            if self.result.done():
+                return
             self._sounds[item] = sound
-            complete = len(self._sounds) == len(self.jobs)
-        if complete:
-            self._complete([self._sounds[i] for i in range(len(self.jobs))])
+            if len(self._sounds) < len(self.jobs):
+                return
+            sounds = [self._sounds[i] for i in range(len(self.jobs))]
+        self._complete(sounds)
 
     def _complete(self, sounds: list[Sound]) -> None:
         if self._choose is not None:
@@ -175,13 +138,20 @@ class Task:
         with self._lock:
             if not self.result.done():
                 self.result.set_result(sounds)
+            self._release()
 
     def fail(self, error: Exception) -> None:
         """End the task; what comes later is ignored."""
         with self._lock:
             if not self.result.done():
                 self.result.set_exception(error)
+            self._release()
+
+    def _release(self) -> None:
+        """Let go of the sounds and the clip: an ended task may be referred to for a while."""
+        self._sounds.clear()
+        self._make_edit = self._edit = None
 
     def cancel(self) -> None:
-        """Take the request back: a lane that works for nobody else stops at its next step."""
+        """Cancel the request: a lane that works for nobody else stops at its next step."""
         self.fail(CancelledError("cancelled"))

@@ -33,13 +33,15 @@ def mask_based_text(
     order: Order = "given",
     synonyms: Mapping[str, Sequence[str]] | None = None,
     clean: bool = True,
+    alternatives: bool = False,
 ) -> str:
     """A text for a clip with these labels.
 
     masks:    the values m may take, all equally likely.
-    order:    the labels as given, shuffled anew each time, or in alphabetical order.
+    order:    the labels as given, reshuffled each time, or in alphabetical order.
     synonyms: other wordings of a label; one of them or the label itself is drawn.
-    clean:    shorten AudioSet's display names with `clean_label`.
+    clean:    turn AudioSet's display names into words with `clean_label`.
+    alternatives: keep all the alternatives that such a name lists.
 
     >>> rng = np.random.default_rng(0)
     >>> mask_based_text(["dog bark", "man speaking"], rng)
@@ -68,20 +70,23 @@ def mask_based_text(
 
     words = run()
     for label in ordered:
-        wordings = [clean_label(label) if clean else label, *(synonyms or {}).get(label, ())]
+        name = clean_label(label, alternatives) if clean else label
+        wordings = [name, *(synonyms or {}).get(label, ())]
         words.append(wordings[int(rng.integers(len(wordings)))])
         words += run()
     return " ".join(words)
 
 
-def clean_label(label: str) -> str:
+def clean_label(label: str, alternatives: bool = False) -> str:
     """A display name as words of a sentence.
 
     AudioSet's names list alternatives, of which the first is the usual one; who speaks is put
-    better by the second; and the first of a place is not yet the place.
+    better by the second; and the first of a place is not yet the place. `alternatives` keeps all.
 
     >>> clean_label("Vehicle horn, car horn, honking")
     'vehicle horn'
+    >>> clean_label("Vehicle horn, car horn, honking", alternatives=True)
+    'vehicle horn, car horn, honking'
     >>> clean_label("Male speech, man speaking")
     'man speaking'
     >>> clean_label("Inside, small room")
@@ -98,6 +103,8 @@ def clean_label(label: str) -> str:
     parts = [part.strip() for part in words.split(",") if part.strip()]
     if not parts:
         raise InputError(f"the label '{label}' has no words")
+    if alternatives:
+        return ", ".join(parts)
     if parts[0] in {"inside", "outside"}:
         return " ".join(parts)
     return next((part for part in parts if part.endswith(" speaking")), parts[0])

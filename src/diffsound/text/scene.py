@@ -112,7 +112,7 @@ def _moments(text: str) -> list[str]:
 
 
 def _goes_on(text: str) -> bool:
-    """ "an engine slowing down, then speeding up": the same sound goes on."""
+    """ "an engine slowing down, then speeding up": the same sound continues."""
     return any(is_verb(word) for word in _THEN_DOING.findall(text))
 
 

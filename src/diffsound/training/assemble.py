@@ -10,20 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffsound.bundle import (
-    Bundle,
-    BundleConfig,
-    CodecPart,
-    DecoderPart,
-    GenerationDefaults,
-)
 from diffsound.config import apply_overrides, parse_config
-from diffsound.coverage import Coverage
 from diffsound.data.shards import PreparedData
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.config import ARConfig
-from diffsound.errors import BundleError, DataError, InputError
+from diffsound.errors import BundleError, ConfigError, DataError, InputError
+from diffsound.generation.settings import GenerationDefaults
 from diffsound.judges import JudgeKind, load_judge
+from diffsound.model.bundle import Bundle
+from diffsound.model.config import BundleConfig, CodecPart, DecoderPart
+from diffsound.model.coverage import Coverage
 from diffsound.training.frozen import load_codec, load_decoder, load_vocoder
 from diffsound.weights import load_into
 
@@ -40,25 +36,30 @@ def assemble(
 ) -> Bundle:
     """A bundle of three finished runs, or of other bundles' stages.
 
-    defaults: "key=value" settings of a generation, e.g. "guidance_scale=3".
-    judges: runs of a captioner and a classifier that go with it.
+    defaults: "key=value" generation settings, e.g. "guidance_scale=3".
+    judges: runs of a captioner, classifier or matcher to include.
     """
     judges = judges or {}
     for judge, run in judges.items():
-        load_judge(judge, run)  # a wrong or damaged one is refused before anything is written
+        load_judge(judge, run)  # refuses a wrong or damaged one before anything is written
     config, state = load_decoder(decoder)
     frozen, mel, fingerprint = load_codec(codec)
     if fingerprint != config["codec_fingerprint"]:
         raise BundleError(
-            f"the decoder in {decoder} speaks the tokens of codec {config['codec_fingerprint']}, "
+            f"the decoder in {decoder} was trained with codec {config['codec_fingerprint']}, "
             f"{codec} is {fingerprint}; give the codec it was trained on"
         )
     voice, vocoder_part = load_vocoder(vocoder, mel)
     values = {"model": config["decoder"], "codec_fingerprint": fingerprint}
     part = parse_config(DecoderPart, values, source=str(decoder))
-    # An AR decoder takes one step per token: there is no number of steps to choose.
+    # An AR decoder takes one step per token, so there is no number of steps to set.
     base: dict[str, Any] = {"num_inference_steps": None} if isinstance(part.model, ARConfig) else {}
     chosen = parse_config(GenerationDefaults, apply_overrides(base, defaults), source="--default")
+    steps, most = chosen.num_inference_steps, getattr(part.model, "timesteps", None)
+    if "num_inference_steps" in chosen.model_fields_set and steps and most and steps > most:
+        raise ConfigError(
+            f"--default: num_inference_steps is {steps}; the decoder has {most} steps"
+        )
     made = build_decoder(part.model)
     load_into(made, state, str(decoder))
     return Bundle(
@@ -101,10 +102,10 @@ def training_captions(data: PreparedData, encoder: str) -> tuple[list[str], Tens
 
 
 def coverage_of(bundle: Bundle, folder: str | Path) -> Coverage:
-    """What the bundle's training data says, for `Sound.coverage`."""
+    """The captions the bundle was trained on, for `Sound.coverage`."""
     kind = bundle.config.text_encoder.kind
     if kind != "minilm":
-        raise InputError(f"coverage is judged by MiniLM's vectors, this decoder listens to {kind}")
+        raise InputError(f"coverage needs MiniLM's text vectors; this decoder uses {kind}")
     captions, pooled = training_captions(PreparedData.open(folder), bundle.text_encoder.fingerprint)
     return Coverage.choose(captions, pooled)
 
@@ -122,9 +123,10 @@ def build(
     coverage: str | Path | None = None,
     half: bool = True,
 ) -> Bundle:
-    """`assemble` and write to a new folder; float16 unless told otherwise.
+    """`assemble` a bundle and write it to a new folder, by default as float16.
 
-    coverage: the prepared folder the decoder was trained on, to know which prompts it is good at.
+    coverage: the prepared folder the decoder was trained on, so that prompts can be compared with
+        what it knows.
     """
     out = Path(out)
     if (out / "config.json").exists():

@@ -1,4 +1,4 @@
-"""Training the captioner (section VI-B): waves and what is said of them, one word after another."""
+"""Training the captioner (section VI-B): from waves to captions, word by word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.config import Config
 from diffsound.data.augment import AugmentConfig
 from diffsound.data.captions import captions_for
 from diffsound.data.datasets import ClipData, WaveCache, WaveDataset
@@ -22,35 +21,35 @@ from diffsound.data.shards import PreparedData
 from diffsound.data.soundscape import SceneConfig, SceneMixer
 from diffsound.data.soundscape_text import Heard, Outline, caption_of
 from diffsound.errors import DataError
-from diffsound.evaluation.caption_tokenizer import PAD, UNKNOWN, CaptionTokenizer
-from diffsound.evaluation.captioner import Captioner, CaptionerConfig
 from diffsound.files import atomic_write
+from diffsound.judges.caption_tokenizer import PAD, UNKNOWN, CaptionTokenizer
+from diffsound.judges.captioner import Captioner, CaptionerConfig
 from diffsound.training.config import RunConfig, Share
-from diffsound.training.sets import FixedWaves, Process, check_rate, clips_of, sampler_for
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
+from diffsound.training.waves import (
+    FixedWaves,
+    MaskConfig,
+    Process,
+    check_rate,
+    clips_of,
+    mask_mels,
+    sampler_for,
+)
 
-SCENE_SENTENCES = 2000  # enough to meet every word that joins sounds to a scene
-
-
-class MaskConfig(Config):
-    """SpecAugment: `count` stripes of silence along each axis, each up to so many bands, frames."""
-
-    count: NonNegativeInt = 2
-    bands: PositiveInt = 12
-    frames: PositiveInt = 32
+SCENE_SENTENCES = 2000  # enough to contain every word that joins sounds into a scene
 
 
 class CaptionerRun(RunConfig):
     """configs/…/captioner.yaml.
 
     frames: length of the windows to train on.
-    wordings: at most so many captions per clip, its own first (None: all that can be made of its
-        labels and title).
-    min_count: a word said less often is unknown.
-    deaf: share of clips whose sound is left out, so that the captioner also knows how likely a
-        sentence is by itself.
-    word_dropout: share of words it cannot rely on when it predicts the next: it must listen.
-    scenes: share of items that are several clips mixed to a scene, and how they are mixed.
+    wordings: largest number of captions per clip, its own first (None: all that can be made from
+        its labels and title).
+    min_count: words that occur less often are unknown.
+    deaf: share of clips whose sound is left out, so that the captioner also learns how likely a
+        sentence is without any sound.
+    word_dropout: share of the given words that are hidden, so that it has to listen.
+    scenes: share of items that are scenes of several clips. mix: how these are mixed.
     """
 
     stage: Literal["captioner"]
@@ -80,7 +79,7 @@ class CaptionerRun(RunConfig):
 
 
 class CaptionedWaves:
-    """Windows of clips, or scenes of several, with one caption:
+    """Windows of clips, or scenes of several clips, each with one caption:
 
     {"wave": float32 [samples], "text": str, "id": str}.
     """
@@ -92,7 +91,7 @@ class CaptionedWaves:
         mixer: SceneMixer | None,
         scenes: float,
     ) -> None:
-        """captions: of each item of `waves`, one or more."""
+        """captions: one or more for each item of `waves`."""
         self.waves, self.captions = waves, captions
         self.mixer, self.scenes = mixer, scenes
 
@@ -168,7 +167,7 @@ class CaptionerStage(Stage):
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         config, generator = self.config, moment.generator
         with torch.no_grad():
-            mel = mask_stripes(self.front_end(batch["wave"]), config.mask, generator)
+            mel = mask_mels(self.front_end(batch["wave"]), config.mask, generator)
         longest = config.captioner.words.longest
         numbers = self.captioner.tokenizer.batch(batch["text"], longest)
         given = numbers[:, :-1].clone()
@@ -179,7 +178,7 @@ class CaptionerStage(Stage):
             mel, given.to(self.device), deaf.to(self.device)
         ).float()
         targets = numbers[:, 1:].to(self.device)
-        # An unknown word is no word: nothing is learned from having to say it.
+        # Unknown words are not learned: there is nothing to say.
         targets = targets.masked_fill(targets == UNKNOWN, PAD)
         flat, wanted = logits.flatten(0, 1), targets.flatten()
         loss = F.cross_entropy(
@@ -193,9 +192,9 @@ class CaptionerStage(Stage):
     def validate(self, module: nn.Module) -> dict[str, float]:
         """Figures on held-out clips and their own first captions.
 
-        nll: mean negative log-likelihood of a word. deaf_nll: the same when nothing is heard.
+        nll: mean negative log-likelihood per word. deaf_nll: the same without the sound.
         pairs: how often a caption is likelier with its own sound than with another clip's
-        (chance is one half): what ranking lives on.
+        (chance is one half), which is what ranking depends on.
         """
         assert isinstance(module, Captioner)
         texts: list[str] = []
@@ -232,7 +231,7 @@ class CaptionerStage(Stage):
         return torch.cat(found)
 
     def sample(self, module: nn.Module, folder: Path) -> None:
-        """What the captioner says of held-out clips, beside what is said of them."""
+        """Write what the captioner says about held-out clips next to their own captions."""
         if not self.config.samples:
             return
         assert isinstance(module, Captioner)
@@ -252,7 +251,7 @@ class CaptionerStage(Stage):
 
 
 def strangers(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """For each clip one of another caption, about half the set away: clips lie sorted by class."""
+    """For each clip one with another caption, about half the set away (sets are sorted)."""
     count = len(texts)
     pairs = []
     for mine, text in enumerate(texts):
@@ -266,7 +265,7 @@ def strangers(texts: Sequence[str]) -> list[tuple[int, int]]:
 def vocabulary(
     captions: Sequence[Sequence[str]], min_count: int, *, scenes: bool
 ) -> tuple[str, ...]:
-    """The words of the captions, and those that join them to captions of scenes."""
+    """The words of the captions, and those that join captions into captions of scenes."""
     everything = [caption for said in captions for caption in said]
     words = CaptionTokenizer.build(everything, min_count).words
     if not scenes:
@@ -286,18 +285,3 @@ def vocabulary(
     joining = CaptionTokenizer.build(sentences, max(min_count, 2)).words
     known = set(words)
     return (*words, *(word for word in joining if word not in known))
-
-
-def mask_stripes(mel: Tensor, config: MaskConfig, generator: torch.Generator) -> Tensor:
-    """Silence in `count` random stripes along both axes of mel [B, n_mels, L]."""
-    hidden = torch.zeros(mel.shape, dtype=torch.bool)
-    for axis, widest in ((1, config.bands), (2, config.frames)):
-        size = mel.shape[axis]
-        places = torch.arange(size)
-        for _ in range(config.count):
-            width = torch.randint(0, min(widest, size) + 1, (len(mel), 1), generator=generator)
-            share = torch.rand(len(mel), 1, generator=generator)
-            first = (share * (size - width + 1)).long()
-            stripe = (places >= first) & (places < first + width)  # [B, size]
-            hidden |= stripe.unsqueeze(3 - axis)
-    return mel.masked_fill(hidden.to(mel.device), 0.0)

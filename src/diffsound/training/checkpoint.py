@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there: safetensors and JSON in a folder, renamed into place.
+"""Checkpoints: safetensors and JSON in a folder, renamed into place when it is complete.
 
     RUN/step-00001000/   weights.safetensors  optimizer.safetensors  ema.safetensors  state.json
                          manifest.json (size and SHA-256 of each)
 
-Nothing is pickled. A reader takes the newest folder whose files match its manifest.
+Nothing is pickled. `load_newest` takes the newest folder whose files match its manifest.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffsound.files import sha256
-from diffsound.training.shard import divided_like, whole
+from diffsound.weights import save_tensors
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def save(run: Path, step: int, checkpoint: Checkpoint) -> Path:
-    """Write `RUN/step-…`; on any failure what was there before is left as it was."""
+    """Write `RUN/step-…`; a failure leaves the folder as it was."""
     target = run / f"step-{step:08d}"
     temporary = Path(tempfile.mkdtemp(dir=run, prefix=f".{target.name}-"))
     try:
@@ -59,7 +59,7 @@ def save(run: Path, step: int, checkpoint: Checkpoint) -> Path:
             _fsync(path)
         temporary.chmod(0o755)
         if target.exists():
-            # Only a checkpoint found broken on resume can be in the way: its step is made anew.
+            # Only a checkpoint found damaged on resume can be here; this one replaces it.
             shutil.rmtree(target)
         temporary.rename(target)
         _fsync(run)
@@ -70,7 +70,7 @@ def save(run: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 
 def load(folder: Path) -> Checkpoint:
-    """Read a checkpoint, verified against its manifest; BrokenCheckpoint says what is wrong."""
+    """Read a checkpoint and verify it; BrokenCheckpoint says what is wrong."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -84,7 +84,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def verify(folder: Path) -> None:
-    """Raise BrokenCheckpoint unless every file of the manifest is there, whole and unchanged."""
+    """Raise BrokenCheckpoint unless every file of the manifest is present and unchanged."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
@@ -95,55 +95,6 @@ def verify(folder: Path) -> None:
                 raise BrokenCheckpoint(f"{name} is damaged")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenCheckpoint(f"unreadable ({error})") from error
-
-
-def gather(
-    modules: Mapping[str, nn.Module], optimizers: Mapping[str, Any], averaged: nn.Module | None
-) -> dict[str, dict[str, Tensor]]:
-    """Every tensor a run is made of, named `player.key` and `player.parameter.key`.
-
-    Sharded tensors are made whole, so then all processes must call. Settings of the optimizers are
-    not among them: they follow from the config and the step.
-    """
-    weights: dict[str, Tensor] = {}
-    moments: dict[str, Tensor] = {}
-    for name, module in modules.items():
-        weights |= {f"{name}.{key}": whole(value) for key, value in module.state_dict().items()}
-        for index, entry in optimizers[name].state_dict()["state"].items():
-            moments |= {f"{name}.{index}.{key}": whole(value) for key, value in entry.items()}
-    tensors = {"weights": weights, "optimizer": moments}
-    if averaged is None:
-        return tensors
-    return {**tensors, "ema": {k: whole(value) for k, value in averaged.state_dict().items()}}
-
-
-def restore(
-    found: Checkpoint,
-    modules: Mapping[str, nn.Module],
-    optimizers: Mapping[str, Any],
-    averaged: nn.Module | None,
-) -> None:
-    """Put the tensors `gather` collected back where they came from."""
-    for name, module in modules.items():
-        _load(module, under(found.tensors["weights"], name))
-        parameters = [p for group in optimizers[name].param_groups for p in group["params"]]
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in under(found.tensors["optimizer"], name).items():
-            index, _, entry = key.partition(".")
-            parameter = parameters[int(index)]
-            if value.shape == parameter.shape:  # a moment, not the count of steps
-                value = divided_like(parameter, value)
-            state.setdefault(int(index), {})[entry] = value
-        groups = optimizers[name].state_dict()["param_groups"]
-        optimizers[name].load_state_dict({"state": state, "param_groups": groups})
-    if averaged is not None:
-        _load(averaged, found.tensors["ema"])
-
-
-def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load whole tensors into a module that may be sharded."""
-    own = module.state_dict()
-    module.load_state_dict({key: divided_like(own.get(key), t) for key, t in state.items()})
 
 
 def steps(run: Path) -> list[int]:
@@ -157,14 +108,14 @@ def folder_of(run: Path, step: int) -> Path:
 
 
 def load_newest(run: Path) -> Checkpoint | None:
-    """The newest readable checkpoint; broken ones are passed over with a warning each."""
+    """The newest readable checkpoint; each damaged one is skipped with a warning."""
     for step in reversed(steps(run)):
         folder = folder_of(run, step)
         try:
             return load(folder)
         except BrokenCheckpoint as problem:
             warnings.warn(
-                f"checkpoint {folder} cannot be used ({problem}); falling back to the one before",
+                f"checkpoint {folder} is not usable ({problem}); using the one before it",
                 stacklevel=2,
             )
     return None
@@ -178,25 +129,9 @@ def prune(run: Path, keep_last: int, best: int | None) -> None:
 
 
 def sweep(run: Path) -> None:
-    """Remove what a killed writer left behind; only safe while holding the run's lock."""
+    """Remove what a killed process left behind; safe only while holding the run's lock."""
     for path in run.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file; the format refuses tensors with gaps or shared memory (tied
-    weights), so those are copied first.
-    """
-    from safetensors.torch import save_file
-
-    seen: set[int] = set()
-    whole: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        address = tensor.untyped_storage().data_ptr()
-        whole[name] = tensor.clone() if address in seen else tensor
-        seen.add(address)
-    save_file(whole, path)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -212,6 +147,6 @@ def _fsync(path: Path) -> None:
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix.`, without it."""
+    """The tensors whose names begin with `prefix.`, without the prefix."""
     start = f"{prefix}."
     return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}

@@ -17,21 +17,29 @@ from diffsound.data.loaders import EpochLoader
 from diffsound.data.samplers import SequentialSampler
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
-from diffsound.evaluation.accuracy import average_precision, top_k_accuracy
-from diffsound.evaluation.classifier import (
+from diffsound.judges.classifier import (
     BackboneConfig,
     Classifier,
     ClassifierConfig,
+    average_precision,
+    top_k_accuracy,
 )
-from diffsound.evaluation.melception import MelceptionConfig
-from diffsound.evaluation.resnet import ResNetConfig
-from diffsound.evaluation.standardise import MIN_FRAMES
+from diffsound.judges.melception import MelceptionConfig
+from diffsound.judges.resnet import MIN_FRAMES, ResNetConfig
 from diffsound.training.config import RunConfig
-from diffsound.training.masking import MaskConfig, MixConfig, mask_mels, mix_waves
-from diffsound.training.sets import Process, check_rate, clips_of, sampler_for
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
+from diffsound.training.waves import (
+    MaskConfig,
+    MixConfig,
+    Process,
+    check_rate,
+    clips_of,
+    mask_mels,
+    mix_waves,
+    sampler_for,
+)
 
-# Enough clips for the bands' means and deviations, which a thousand more do not move.
+# Enough clips for the bands' means and deviations; a thousand more change nothing.
 _STATISTICS_CLIPS = 512
 
 
@@ -39,9 +47,9 @@ class ClassifierRun(RunConfig):
     """configs/…/classifier.yaml.
 
     sources: use only clips of these sources (None: all that have a label).
-    labels: what to tell apart (None: every label of the training clips).
+    labels: the classes (None: every label of the training clips).
     frames: length of the random windows to train on.
-    valid_clips, valid_frames: how many held-out clips are measured (0: all), and how much of each.
+    valid_clips, valid_frames: number of held-out clips to validate on (0: all), and their length.
     """
 
     stage: Literal["classifier"]
@@ -61,7 +69,7 @@ class ClassifierRun(RunConfig):
 
 
 class ClassifierStage(Stage):
-    """One player; a softmax over exclusive labels, or a sigmoid for each."""
+    """One player: a softmax over exclusive labels, or one sigmoid per label."""
 
     kind = "classifier"
     metric = "error"
@@ -129,7 +137,7 @@ class ClassifierStage(Stage):
         with torch.no_grad():
             wave, target = mix_waves(batch["wave"], target, self.config.mix, moment.generator)
             mel = self.front_end(wave)
-            # The bands' means are what the standardised network sees as nothing.
+            # The bands' means are zero to the network, which standardises its input.
             fill = self.classifier.mean[:, None]
             mel = mask_mels(mel, self.config.mask, moment.generator, fill)
         made = self.prepared["classifier"](mel)
@@ -163,7 +171,7 @@ class ClassifierStage(Stage):
         return self.classifier.config.model_dump(mode="json")
 
     def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy with soft targets [B, classes], or one binary one for each label."""
+        """Cross-entropy with soft targets [B, classes], or a binary one per label."""
         smoothing = self.config.label_smoothing
         if self.config.multi_label:
             target = target * (1.0 - smoothing) + 0.5 * smoothing
@@ -174,7 +182,7 @@ class ClassifierStage(Stage):
         return torch.stack([self.targets[name] for name in batch["id"]]).to(self.device)
 
     def _target(self, names: tuple[str, ...]) -> Tensor:
-        """[classes]: 1 for each of the clip's labels (the first one only, if they exclude)."""
+        """[classes]: 1 for each of the clip's labels (only the first if labels are exclusive)."""
         held = set(names if self.config.multi_label else names[:1])
         return torch.tensor([float(label in held) for label in self.labels])
 
@@ -186,7 +194,7 @@ class ClassifierStage(Stage):
         if not found or len(self.labels) < 2:
             raise DataError(
                 f"{data.folder} has {len(found)} {purpose} clips with one of {len(self.labels)} "
-                "labels: nothing to tell apart; change sources, labels or the data group"
+                "labels, too few to tell apart; change sources, labels or the data group"
             )
         return found
 

@@ -30,17 +30,15 @@ from diffsound.codec.seams import changes, seam_loss, seam_ratio
 from diffsound.config import Config
 from diffsound.data.augment import AugmentConfig
 from diffsound.data.shards import PreparedData
-from diffsound.evaluation.classifier import Classifier, load_classifier
-from diffsound.training import show
-from diffsound.training.adversarial import AdversarialSchedule
+from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.training.config import RunConfig
-from diffsound.training.frozen import load_vocoder
-from diffsound.training.sets import FixedWaves, Process, check_rate, wave_loader
-from diffsound.training.stage import Batch, Moment, Player, Stage, Turn, frozen
+from diffsound.training.logs import write_mel_pair
+from diffsound.training.stage import AdversarialSchedule, Batch, Moment, Player, Stage, Turn, frozen
+from diffsound.training.waves import FixedWaves, Process, check_rate, wave_loader
 
 
 class CodecAdversarial(AdversarialSchedule):
-    """The discriminator's part in the codec's loss.
+    """The discriminator's part of the codec's loss.
 
     weight: λ_d of eq. 4.
     adaptive: multiply λ_d by VQGAN's ratio of gradient norms at the decoder's last layer.
@@ -53,10 +51,11 @@ class CodecAdversarial(AdversarialSchedule):
 
 
 class CodecPerceptual(Config):
-    """Comparing what classifiers make of original and reconstruction, level by level.
+    """Distance between a classifier's features of the original and of the reconstruction.
 
-    classifiers: runs of `train classifier`, which listen in turn, a step each: what only one of
-        them would fall for does not pay. One that scores the result must not be among them.
+    classifiers: runs of `train classifier`, used in turn, one per step, so that the codec cannot
+        exploit the weakness of a single one. A classifier that later scores the result must not be
+        among them.
     """
 
     classifiers: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -64,15 +63,15 @@ class CodecPerceptual(Config):
 
 
 class CodecLoss(Config):
-    """Weights of the codec's loss; those of the codebook terms are the quantizer's own.
+    """Weights of the codec's loss; the weights of the codebook terms belong to the quantizer.
 
-    change: of the L1 distance between the mels' changes from frame to frame, in which a blurred
-        texture differs although its level is right (not in the paper).
-    seams: of the squared distance between the mels' steps from column to column (nor is this).
+    seams: of the squared distance between the mels' steps from column to column (not in the paper).
+    likelihood: of the negative log density of the mel given its tokens, in nats per cell; for a
+        codec with `texture` (not in the paper).
     """
 
     l1: NonNegativeFloat = 1.0
-    change: NonNegativeFloat = 0.0
+    likelihood: NonNegativeFloat = 0.0
     seams: NonNegativeFloat = 0.0
     perceptual: CodecPerceptual | None = None
     adversarial: CodecAdversarial | None = None
@@ -82,17 +81,15 @@ class CodecRun(RunConfig):
     """configs/…/codec.yaml.
 
     frames: length of the random crops to train on.
-    principal: begin with principal components and k-means of so many batches instead of random
-        weights (a codec with `backbone.linear`; 0: random weights).
-    freeze_tokens: train the decoder's half only (with `init`), so that tokens made before, and
-        token decoders trained on them, stay valid.
-    seams_only: train only what takes the steps between columns out (with `init`).
-    jitter: spread of noise on the latent before it is coded; with eight codes of 512, those of the
-        small codec, their own error has a spread of 0.2.
-    vocoder: a vocoder's run or a bundle, through which the decoder's half is trained: listeners and
-        discriminator hear the mel of the wave it makes, as people will.
-    valid_clips, valid_frames: how many held-out clips are measured (0: all), and how much of each.
-    samples: how many of them are drawn.
+    principal: number of batches whose principal components and k-means give the first weights (a
+        codec with `backbone.linear`; 0: random weights).
+    freeze_tokens: train the decoder's half only (with `init`), so that existing tokens, and token
+        decoders trained on them, stay valid.
+    seams_only: train only the part that removes the steps between columns (with `init`).
+    jitter: standard deviation of noise on the latent before it is quantized. For comparison: the
+        small codec's eight codes of 512 have a quantization error of 0.2.
+    valid_clips, valid_frames: number of held-out clips to validate on (0: all), and their length.
+    samples: number of spectrogram pictures drawn at a validation.
     """
 
     stage: Literal["codec"]
@@ -103,7 +100,6 @@ class CodecRun(RunConfig):
     freeze_tokens: bool = False
     seams_only: bool = False
     jitter: NonNegativeFloat = 0.0
-    vocoder: str | None = None
     augment: AugmentConfig = AugmentConfig()
     loss: CodecLoss = CodecLoss()
     valid_clips: NonNegativeInt = 128
@@ -116,8 +112,10 @@ class CodecRun(RunConfig):
             raise ValueError(
                 f"mel.n_mels is {self.mel.n_mels} but codec.n_mels is {self.codec.n_mels}"
             )
+        if self.loss.likelihood and self.codec.texture is None:
+            raise ValueError("loss.likelihood needs codec.texture")
         if self.freeze_tokens and self.init is None and not self.principal:
-            raise ValueError("freeze_tokens needs init or principal, tokens that are worth keeping")
+            raise ValueError("freeze_tokens needs init or principal, which give tokens to keep")
         if self.seams_only and (
             self.init is None
             or not self.loss.seams
@@ -125,7 +123,7 @@ class CodecRun(RunConfig):
         ):
             raise ValueError("seams_only needs init, codec.backbone.seams and loss.seams")
         if self.principal and self.init is not None:
-            raise ValueError("a run begins with init or with principal, not with both")
+            raise ValueError("a run starts from init or from principal, not from both")
         return self
 
 
@@ -141,6 +139,8 @@ class CodecStage(Stage):
         self.config = config
         self.data = data
         self.codec = Codec(config.codec)
+        if config.loss.likelihood:
+            self.metric = "nll"
         if config.freeze_tokens:
             self.codec.freeze_tokens()
         if config.seams_only:
@@ -160,9 +160,6 @@ class CodecStage(Stage):
             self.listeners = [load_classifier(run) for run in config.loss.perceptual.classifiers]
             for listener in self.listeners:
                 listener.check_mel(config.mel)
-        self.vocoder: nn.Module | None = None
-        if config.vocoder is not None:
-            self.vocoder, _ = load_vocoder(config.vocoder, config.mel)
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
         hop = config.mel.hop_length
@@ -173,13 +170,13 @@ class CodecStage(Stage):
         )
 
     def ready(self) -> None:
-        """With `principal`: the first weights from the first batches, alike in every process."""
+        """With `principal`: first weights from the first batches, equal in every process."""
         config = self.config
         if not config.principal:
             return
         samples = (config.frames - 1) * config.mel.hop_length
         loader = wave_loader(config, self.data, samples, config.augment, Process())
-        # As many epochs as it takes: other windows of the same clips are other columns.
+        # As many epochs as needed: other windows of the same clips give other columns.
         epochs = chain.from_iterable(loader.batches(epoch) for epoch in count())
         batches = islice(epochs, config.principal)
         mels = torch.cat([self.front_end(batch["wave"]) for batch in batches])
@@ -191,8 +188,6 @@ class CodecStage(Stage):
         self.front_end.to(device)
         for listener in self.listeners:
             listener.to(device)
-        if self.vocoder is not None:
-            self.vocoder.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         weights = self.config.loss
@@ -203,16 +198,14 @@ class CodecStage(Stage):
         l1 = reconstruction_loss(rebuilt, mel)
         loss = weights.l1 * l1
         logs: dict[str, Tensor | float] = {"l1": l1, "commitment": made.commitment_loss}
-        if weights.change:
-            change = reconstruction_loss(rebuilt.diff(dim=-1), mel.diff(dim=-1))
-            loss = loss + weights.change * change
-            logs["change"] = change
+        if weights.likelihood:
+            nll = -made.log_prob.mean()
+            loss = loss + weights.likelihood * nll
+            logs["nll"] = nll
         if weights.seams:
             seams = seam_loss(rebuilt, mel, self.codec.time_stride)
             loss = loss + weights.seams * seams
             logs["seams"] = seams
-        if self.vocoder is not None:
-            rebuilt = self._heard(self.vocoder, rebuilt)
         if weights.perceptual is not None:
             listener = self.listeners[moment.step % len(self.listeners)]
             distance = perceptual_loss(listener.maps, rebuilt, mel)
@@ -241,10 +234,6 @@ class CodecStage(Stage):
                 {"judge_loss": verdict, "judge_real": real.mean(), "judge_fake": fake.mean()},
             )
 
-    def _heard(self, vocoder: nn.Module, mel: Tensor) -> Tensor:
-        """The mel [B, n_mels, L] of what the vocoder makes of one."""
-        return self.front_end(vocoder(mel))[..., : mel.shape[-1]]
-
     def _adversarial(
         self, how: CodecAdversarial, mel: Tensor, rebuilt: Tensor, reconstruction: Tensor
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -269,25 +258,31 @@ class CodecStage(Stage):
     def validate(self, module: nn.Module) -> dict[str, float]:
         """Figures on held-out clips.
 
-        l1: mean distance where there is sound. texture: how much of the mels' change from frame to
-        frame is left (1 is all of it, less is blurred). seam_ratio: change from column to column to
-        that within columns (1 where edges do not show). perplexity, used: of the codes.
+        l1: mean distance where there is sound. texture: share of the mels' change from frame to
+        frame that is kept (less than 1 is blurred). seam_ratio: change between columns over change
+        within columns (1: edges do not show). perplexity, used: of the codes. nll: negative log
+        density in nats per cell, of a codec with texture; l1, texture and seam_ratio are then of
+        the mel before texture is drawn.
         """
         sums = torch.zeros(3, dtype=torch.float64)
+        nll = torch.zeros((), dtype=torch.float64)
         edges = torch.zeros(2, 2, dtype=torch.float64)
         cells, tokens = 0, []
         for mel in self._held_out_mels():
             made = module(mel)
-            # Silence that pads short clips is coded without fault and would hide what is not.
+            # The silence that pads short clips is coded perfectly and would hide the errors.
             heard = mel.amax(dim=1, keepdim=True) > 0  # [B, 1, L]
             sums[0] += ((made.mel - mel).abs() * heard).double().sum().cpu()
             sums[1] += (made.mel.diff(dim=-1).abs() * heard[..., 1:]).double().sum().cpu()
             sums[2] += (mel.diff(dim=-1).abs() * heard[..., 1:]).double().sum().cpu()
             edges += changes(made.mel.clamp(0, 1), self.codec.time_stride).cpu()
+            if made.log_prob is not None:
+                nll -= (made.log_prob * heard[:, 0]).double().sum().cpu() * mel.shape[1]
             cells += int(heard.sum()) * mel.shape[1]
             tokens.append(made.tokens)
         health = codebook_health(torch.cat(tokens), self.codec.codebook_size)
-        return {
+        likelihood = {} if self.codec.texture is None else {"nll": float(nll / max(1, cells))}
+        return likelihood | {
             "l1": float(sums[0] / max(1, cells)),
             "texture": float(sums[1] / sums[2].clamp_min(1e-12)),
             "seam_ratio": seam_ratio(edges),
@@ -296,12 +291,12 @@ class CodecStage(Stage):
         }
 
     def sample(self, module: nn.Module, folder: Path) -> None:
-        """Originals over reconstructions."""
+        """Draw originals above their reconstructions."""
         if not self.config.samples:
             return
         mel = next(self._held_out_mels())[: self.config.samples]
         for index, (original, rebuilt) in enumerate(zip(mel, module(mel).mel, strict=True)):
-            show.mel_pair(folder / f"clip-{index}.png", original, rebuilt)
+            write_mel_pair(folder / f"clip-{index}.png", original, rebuilt)
 
     def export_config(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""Settings every training stage shares; a stage adds its own groups beside them."""
+"""Settings that all training stages share; each stage adds its own groups."""
 
 from __future__ import annotations
 
@@ -15,27 +15,37 @@ Betas = tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+STAGES = {
+    "codec": "Train the VQ-VAE: mel to tokens and back.",
+    "vocoder": "Train a vocoder on real mels or on the reconstructions of a trained codec.",
+    "decoder": "Train a token decoder, AR or Diffsound, on a codec's tokens and encoded texts.",
+    "classifier": "Train the classifier behind FID, KL and the other metrics.",
+    "captioner": "Train the captioner that scores word by word how well a sound fits a text.",
+    "matcher": "Train the matcher that chooses among takes: sounds and texts in one space.",
+}
+
+
 class TrainConfig(Config):
     """How long, how fast and how carefully to train.
 
-    A run ends at the first of max_steps, max_epochs and max_minutes; the learning rate's schedule
-    runs over the same span. With max_minutes alone the schedule follows the clock, so only runs
-    limited by steps or epochs repeat bit for bit.
+    A run ends at the first of max_steps, max_epochs and max_minutes, and the learning rate's
+    schedule spans the same time. With max_minutes the schedule follows the clock, so only runs
+    limited by steps or epochs are reproducible bit for bit.
 
-    batch_size: clips per process and per micro-step; a step sees batch_size × accumulation ×
-        processes of them.
+    batch_size: clips per process and micro-step; a step sees batch_size × accumulation × processes.
     lr_per_clip: the learning rate is lr × processes × batch_size (the paper's VQ-VAE recipe).
     final_lr: where cosine and linear schedules end, as a share of lr.
-    clip: largest gradient norm; None leaves gradients alone.
-    ema_decay: of the averaged weights that are validated and exported; None uses the last ones.
+    clip: largest gradient norm; None does not clip.
+    ema_decay: of the averaged weights, which are validated and exported; None uses the last ones.
     shard: divide weights, gradients, moments and the average over the processes (FSDP), for a
         decoder that does not fit in one device's memory.
-    validate_first: also before the first step, so that a fine-tuning that only makes things worse
-        hands on what it started from.
+    validate_first: also validate before the first step, so that fine-tuning that only makes things
+        worse exports the weights it started from.
     patience: validations without improvement before stopping; None never stops early.
-    export: which weights the run hands on. Adversarial stages want "last": their texture gets
-        better while the pixel distance that picks "best" gets worse.
-    nan_limit: steps with a loss or gradient that is not finite before the run gives up.
+    export: which weights the run exports. Adversarial stages want "last": their texture improves
+        while the pixel distance that picks "best" gets worse.
+    log: where figures go besides RUN/log.jsonl: a tracker of Accelerate's, or none.
+    nan_limit: steps whose loss or gradient is not finite before the run gives up.
     """
 
     seed: int = 0
@@ -66,7 +76,7 @@ class TrainConfig(Config):
     export: Literal["best", "last"] = "best"
     log_steps: PositiveInt = 20
     nan_limit: PositiveInt = 10
-    tensorboard: bool = True
+    log: Literal["tensorboard", "wandb", "mlflow", "none"] = "tensorboard"
 
     @model_validator(mode="after")
     def _ends(self) -> TrainConfig:
@@ -78,22 +88,28 @@ class TrainConfig(Config):
 class DataConfig(Config):
     """Which clips of a prepared folder are seen, and how they are read.
 
-    balance: 0 draws every clip alike, 1 every class alike, between them a compromise.
+    sources: only clips of these sources; None takes all.
+    subset: the share of the training clips that is used, drawn at random by `subset_seed`. A clip
+        is in it or not whatever other clips there are, and a larger share holds a smaller one.
+    balance: 0 draws clips evenly, 1 draws classes evenly; values between are a compromise.
     cache: keep decoded waves in memory, so that training never waits for the disk.
     """
 
     train_split: str = "train"
     valid_split: str = "valid"
     licences: tuple[str, ...] | None = None
+    sources: tuple[str, ...] | None = None
+    subset: Annotated[float, Field(gt=0, le=1)] = 1.0
+    subset_seed: int = 0
     balance: Share = 0.0
     workers: Annotated[int, Field(ge=0)] = 0
     cache: bool = True
 
 
 class RunConfig(Config):
-    """A whole run: a stage's config file is one of these with the stage's own groups added.
+    """A whole run; a stage's config adds its own groups.
 
-    init: a run of the same stage whose weights this one starts from.
+    init: a run of the same stage (or a bundle) whose weights this one starts from.
     """
 
     stage: str
@@ -102,16 +118,16 @@ class RunConfig(Config):
     data: DataConfig = DataConfig()
 
     def folders(self) -> tuple[str, ...]:
-        """Prepared folders the run learns from besides the one given with --data."""
+        """Prepared folders the run learns from besides --data."""
         return ()
 
     def completed(self, data: PreparedData) -> Self:
-        """The config with what the data decides filled in, as it is saved with the run."""
+        """The config with everything the data determines filled in, as saved with the run."""
         return self
 
 
-# What a resumed run may change: how long it goes on and how it is watched, never what it computes.
-# The span of a schedule is among them, since "train a little longer" is the commonest wish.
+# What may change when a run is resumed: how long it trains and how it is watched, not what it
+# computes. The schedule's span is included, since "train a little longer" is a common wish.
 FREE_ON_RESUME = frozenset(
     f"train.{key}"
     for key in (
@@ -126,15 +142,19 @@ FREE_ON_RESUME = frozenset(
         "patience",
         "log_steps",
         "nan_limit",
-        "tensorboard",
+        "log",
+        "tensorboard",  # what `log` was once called
     )
 ) | {
     "data.workers",
     "data.cache",
-    # What is only looked at and listened to.
+    # Only for samples.
     "vocoder",
     "samples",
     "samples.clips",
     "samples.guidance_scale",
     "samples.num_inference_steps",
 }
+
+# Settings that earlier versions had and this one has not, with the value that changes nothing.
+RETIRED = {"augment.speed_probability": 0.5, "augment.mix_snr_db": [0.0, 15.0]}

@@ -1,56 +1,181 @@
-"""Training a token decoder (section III-C or IV): AR or Diffsound, on tokens and encoded text."""
+"""Low-rank adaptation (Hu et al. 2021): W + (α/r)·B·A with W frozen, merged at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.quantizer import ResidualQuantizer
-from diffsound.data.curriculum import CurriculumSampler
+from diffsound.config import Config, parse_config
 from diffsound.data.datasets import TokenDataset
 from diffsound.data.loaders import EpochLoader, ItemSampler
+from diffsound.data.samplers import CurriculumSampler, Schedule
 from diffsound.data.shards import PreparedData
-from diffsound.decoder.build import build_decoder
+from diffsound.decoder import build_decoder
 from diffsound.decoder.codes import ColumnEmbedding, ColumnLogits, codes_of
-from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.contract import SamplingSettings
+from diffsound.decoder.config import DecoderConfig, DiffsoundConfig
 from diffsound.decoder.layers import FeedForward, SelfAttention
-from diffsound.errors import ConfigError
+from diffsound.decoder.settings import SamplingSettings
+from diffsound.errors import ConfigError, DataError
 from diffsound.text.cache import CachedTextEncoder
+from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextFeatures
-from diffsound.training import show
-from diffsound.training.decoder_run import DecoderRun
-from diffsound.training.derive import check_encoder
+from diffsound.training.config import Share
+from diffsound.training.engine import shard
 from diffsound.training.frozen import load_codec, load_vocoder
 from diffsound.training.grids import GridDataset
-from diffsound.training.lora import add_lora, merged_state
-from diffsound.training.sets import Process, clips_of, spread
-from diffsound.training.shard import shard
+from diffsound.training.logs import write_mel_pair, write_sound
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
-from diffsound.training.texts import (
+from diffsound.training.tokens import (
     LabelTokenDataset,
+    MaskedTextConfig,
+    TextFacts,
+    TokenRun,
     batch_text,
+    check_encoder,
+    class_sampler,
     drop_text,
     empty_text,
-)
-from diffsound.training.token_sets import (
-    class_sampler,
     fixed_grids,
     grid_loader,
     ladder_for,
     token_clips,
 )
+from diffsound.training.waves import Process, clips_of, spread
+
+
+class LoraConfig(Config):
+    """rank: r. alpha: how strongly the update counts, as α/r."""
+
+    rank: PositiveInt = 8
+    alpha: PositiveFloat = 16.0
+
+
+class LowRankUpdate(nn.Module):
+    """W [out, in] -> W + (α/r)·B·A; B starts at zero, so nothing changes at first."""
+
+    def __init__(self, weight: Tensor, config: LoraConfig) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        self.down = nn.Parameter(torch.randn(config.rank, columns) / columns**0.5)
+        self.up = nn.Parameter(torch.zeros(rows, config.rank))
+        self.scale = config.alpha / config.rank
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return torch.addmm(weight, self.up, self.down, alpha=self.scale)
+
+
+def add_lora(module: nn.Module, within: nn.Module, config: LoraConfig) -> None:
+    """Freeze `module` and give every dense layer of its part `within` a low-rank update."""
+    module.requires_grad_(False)
+    for layer in within.modules():
+        if isinstance(layer, nn.Linear):
+            parametrize.register_parametrization(
+                layer, "weight", LowRankUpdate(layer.weight, config).to(layer.weight.device)
+            )
+
+
+def merged_state(module: nn.Module) -> dict[str, Tensor]:
+    """The state dict of the ordinary module: updates added to the weights they belong to."""
+    state = module.state_dict()
+    for name, layer in module.named_modules():
+        if parametrize.is_parametrized(layer, "weight"):
+            prefix = f"{name}.parametrizations.weight."
+            state = {key: value for key, value in state.items() if not key.startswith(prefix)}
+            state[f"{name}.weight"] = layer.weight.detach()
+    return state
+
+
+class CurriculumConfig(Config):
+    """Algorithm 3: n epochs on clips with one event, then 2n on clips with several."""
+
+    n: PositiveInt
+    schedule: Schedule = "paper"
+
+
+class SampleConfig(Config):
+    """Samples generated at a validation.
+
+    clips: number of held-out captions. guidance_scale, num_inference_steps: as in generation.
+    """
+
+    clips: NonNegativeInt = 4
+    guidance_scale: PositiveFloat = 2.0
+    num_inference_steps: PositiveInt | None = 25
+
+
+class DecoderRun(TokenRun):
+    """One run of the stage.
+
+    decoder: rows, codebook_size and text_dim are taken from the data if left out.
+    codes: "codec" initialises the tokens' vectors with the codec's codes, so that the decoder knows
+        which of them sound alike (residual codes; decoder.code_width must be their length).
+    vocoder: a vocoder's run, a bundle or "griffin_lim", to make samples audible.
+    lora: train a low-rank update of the dense layers only, for fine-tuning on few clips.
+    labels: train on texts made from labels (MBTG) instead of captions, for pre-training.
+    """
+
+    stage: Literal["decoder"]
+    decoder: DecoderConfig
+    text_dropout: Share = 0.1
+    labels: MaskedTextConfig | None = None
+    curriculum: CurriculumConfig | None = None
+    lora: LoraConfig | None = None
+    codes: Literal["drawn", "codec"] = "drawn"
+    gradient_checkpointing: bool = False
+    valid_passes: PositiveInt = 2
+    vocoder: str | None = None
+    samples: SampleConfig = SampleConfig()
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.lora is not None and self.train.shard:
+            raise ValueError("a low-rank update is small: leave out train.shard")
+        if self.curriculum is not None and (self.data.mix or self.data.balance or self.data.favour):
+            raise ValueError(
+                "a curriculum has its own order: leave out data.mix, data.balance and data.favour"
+            )
+        return self
+
+    def completed(self, data: PreparedData) -> Self:
+        """Fill in everything the data determines; make tokens and text that are missing."""
+        text = self._written_text() if self.labels is not None else self.find_text(data)
+        tokens = self.find_tokens(data)
+        found = {"rows": tokens.rows, "codebook_size": tokens.codebook_size, "text_dim": text.dim}
+        given = self.decoder.model_dump(include=self.decoder.model_fields_set)
+        for name, value in found.items():
+            if given.get(name, value) != value:
+                raise DataError(
+                    f"decoder.{name} is {given[name]}, the data in {data.folder} has {value}; "
+                    f"leave it out to take the data's"
+                )
+        decoder = parse_config(type(self.decoder), given | found, "decoder")
+        filled = {
+            "tokens": tokens.fingerprint,
+            "text": text.fingerprint,
+            "text_encoder": text.encoder,
+        }
+        return self.model_copy(update={**filled, "decoder": decoder})
+
+    def _written_text(self) -> TextFacts:
+        """The encoder of texts written on the fly; the data needs no text features."""
+        encoder = self.text_encoder or TextEncoderConfig()
+        loaded = load_text_encoder(encoder)
+        check_encoder(loaded.fingerprint, self.text)
+        return TextFacts(loaded.fingerprint, loaded.dim, encoder)
 
 
 class LossModule(nn.Module):
-    """A decoder whose forward is its loss, for wrappers that only know forward passes."""
+    """A decoder whose forward is its loss, for wrappers that only know `forward`."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()
@@ -65,7 +190,7 @@ class LossModule(nn.Module):
 
 
 def start_from_codes(transformer: nn.Module, codec: Codec | None) -> None:
-    """Give a decoder of columns the codec's residual codes to begin with."""
+    """Initialise a column decoder with the codec's residual codes."""
     embedding, logits = transformer.codes, transformer.logits
     if not (
         codec is not None
@@ -152,15 +277,15 @@ class DecoderStage(Stage):
         return merged_state(module)
 
     def shard(self, module: nn.Module, device: str) -> None:
-        # Half of a block's weights each. What is entered by other ways than forward (the text's
-        # keys and values, the timestep's scales) stays with the whole.
+        # Each unit is half of a block's weights. Parts that are not entered by forward (the text's
+        # keys and values, the timestep's scales) stay with the whole module.
         decoder = module.decoder if isinstance(module, LossModule) else module
         kinds = (SelfAttention, FeedForward)
         units = [part for part in decoder.modules() if isinstance(part, kinds)]
         shard(decoder, units, device, methods=["loss"])
 
     def compile(self) -> None:
-        # The blocks alone: they are nearly all the work, alike, and free of random draws.
+        # Only the blocks: they are nearly all of the work, identical, and draw no random numbers.
         for block in self.decoder.transformer.blocks:
             block.compile()
 
@@ -173,7 +298,7 @@ class DecoderStage(Stage):
     def validate(self, module: nn.Module) -> dict[str, float]:
         """loss: on held-out clips with fixed times and noise, in nats per token (or its bound).
 
-        text_gain: how much worse it is without the text, so whether the text is listened to.
+        text_gain: by how much the loss rises without the text, i.e. how much the text is used.
         """
         sums = torch.zeros(2, dtype=torch.float64)
         clips = 0
@@ -190,7 +315,7 @@ class DecoderStage(Stage):
         return {"loss": loss, "text_gain": without - loss}
 
     def sample(self, module: nn.Module, folder: Path) -> None:
-        """Held-out clips through the codec, over what the decoder makes of their captions."""
+        """Write held-out clips through the codec, and what the decoder makes of their captions."""
         wanted = self.config.samples
         if self.codec is None or not wanted.clips:
             return
@@ -224,11 +349,11 @@ class DecoderStage(Stage):
     def _show(self, path: Path, real: Tensor, made: Tensor) -> None:
         assert self.codec is not None
         mels = {"real": self.codec.decode(real)[0], "made": self.codec.decode(made)[0]}
-        show.mel_pair(Path(f"{path}.png"), mels["real"], mels["made"])
+        write_mel_pair(Path(f"{path}.png"), mels["real"], mels["made"])
         if self.vocoder is not None:
             for name, mel in mels.items():
                 wave = self.vocoder(mel[None])[0]
-                show.sound(Path(f"{path}-{name}.wav"), wave, self.info.mel.sample_rate)
+                write_sound(Path(f"{path}-{name}.wav"), wave, self.info.mel.sample_rate)
 
     def export_config(self) -> dict[str, Any]:
         assert self.config.text_encoder is not None

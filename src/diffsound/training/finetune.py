@@ -1,51 +1,61 @@
 """Fine-tuning a bundle's decoder on a person's own sounds, from a folder to a new bundle.
 
-WORK/data   the sounds, prepared, tokenised and their captions encoded
-WORK/run    the training run, with its log and samples
+WORK/data                 the sounds, prepared and tokenised, and their encoded captions
+WORK/run                  the training run, with its log and samples
+WORK/before.wav, after.wav   one prompt, one seed, both models
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from diffsound.bundle import Bundle, BundleConfig, read_config, resolve
+import diffsound
 from diffsound.config import parse_config
-from diffsound.coverage import Coverage
-from diffsound.data.clip import PrepareSettings
+from diffsound.data.clip import PrepareSettings, prepare_clip
+from diffsound.data.derived import TokenizeSettings
 from diffsound.data.engines import make_engine
 from diffsound.data.prepare import prepare
 from diffsound.data.record import Record
 from diffsound.data.shards import PreparedData
 from diffsound.data.sources import Source, SourceReport, open_source
-from diffsound.data.tokenize import TokenizeSettings
-from diffsound.decoder.build import build_decoder
-from diffsound.errors import DataError, InputError
+from diffsound.decoder import build_decoder
+from diffsound.errors import DataError, DiffsoundError, InputError
+from diffsound.model.bundle import Bundle, resolve
+from diffsound.model.config import BundleConfig, read_config
+from diffsound.model.coverage import Coverage
 from diffsound.training.assemble import training_captions
 from diffsound.training.config import TrainConfig
-from diffsound.training.decoder_run import DecoderRun, SampleConfig
-from diffsound.training.derive import tokens_of
-from diffsound.training.export import load_export
+from diffsound.training.decoder import DecoderRun, LoraConfig, SampleConfig
 from diffsound.training.grids import GridConfig
 from diffsound.training.logs import read_log
-from diffsound.training.lora import LoraConfig
 from diffsound.training.runs import train_config
-from diffsound.weights import load_into
+from diffsound.training.tokens import tokens_of
+from diffsound.weights import load_export, load_into
 
 Method = Literal["lora", "full"]
 
 LADDER = (6, 12, 24, 36, 54, 81, 108, 162, 216)
-HELD_OUT = 8  # one sound in so many is kept to check by
+HELD_OUT = 8  # one sound in eight is kept to check by
 FEWEST = 4
+PAIR_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
 class FineTuned:
-    """What came of it: the held-out loss at the start and at its best, in nats per token."""
+    """The result, with the held-out loss (nats per token) at the start and at its best.
+
+    prompt: one of the sounds' own captions. pair: the same prompt and seed before and after, as two
+        WAV files; None if the model did not improve.
+    """
 
     folder: Path
     clips: int
@@ -53,36 +63,62 @@ class FineTuned:
     steps: int
     before: float
     after: float
+    prompt: str
+    pair: tuple[Path, Path] | None = None
 
     @property
     def improved(self) -> bool:
         return self.after < self.before
 
+    @property
+    def perplexity_drop(self) -> float:
+        """By how much the perplexity of the held-out sounds fell, in percent."""
+        return 100 * (1 - math.exp(self.after - self.before))
+
 
 class HeldOut:
-    """A source whose every eighth recording is kept for validation, unless it has its own splits.
+    """A source that keeps some takes of each name for validation, unless it has its own splits.
 
-    Clips of one group (takes of one thing, parts of one recording) stay together where there are
-    groups enough; ten numbered takes of one thing are divided.
+    Only usable files are counted: a silent or broken one is passed on, to be rejected by name, but
+    never held out.
     """
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, settings: PrepareSettings) -> None:
+        self.source, self.settings = source, settings
         self.name, self.root = source.name, source.root
         self.human_captions = source.human_captions
 
     def records(self, report: SourceReport) -> Iterator[Record]:
         records = list(self.source.records(report))
-        if any(record.split != "train" for record in records):
+        usable = [record for record in records if self._usable(record)]
+        if any(record.split == "valid" for record in usable):
             yield from records
             return
-        groups = list(dict.fromkeys(record.group for record in records))
-        keys = [record.group if len(groups) >= FEWEST else record.id for record in records]
-        order = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        every = min(HELD_OUT, len(order))
-        for record, key in zip(records, keys, strict=True):
-            held = order[key] % every == every - 1
-            yield replace(record, split="valid" if held else "train")
+        held = held_out_takes(usable)
+        for record in records:
+            yield replace(record, split="valid" if record.id in held else "train")
+
+    def _usable(self, record: Record) -> bool:
+        try:
+            return bool(prepare_clip(record, self.settings))
+        except DiffsoundError:
+            return False
+
+
+def held_out_takes(records: Sequence[Record]) -> set[str]:
+    """The ids of one record in eight, spread over the names; a name keeps a take to learn from.
+
+    If every name has a single take, every eighth name is held out.
+    """
+    groups: dict[str, list[str]] = {}
+    for record in records:
+        groups.setdefault(record.group, []).append(record.id)
+    wanted = max(1, len(records) // HELD_OUT)
+    spare = [takes[1:] for takes in sorted(groups.values(), key=len, reverse=True)]
+    # The last spare take of each name, the largest names first, then the take before it, and so on.
+    rounds = itertools.zip_longest(*(reversed(takes) for takes in spare))
+    found = [take for takes in rounds for take in takes if take is not None][:wanted]
+    return set(found or [record.id for record in records[HELD_OUT - 1 :: HELD_OUT] or records[-1:]])
 
 
 def finetune(
@@ -102,7 +138,7 @@ def finetune(
 ) -> FineTuned:
     """Teach a bundle the sounds of a folder (or of a prepared one) and write a new bundle.
 
-    Started again after an interruption it goes on where it was.
+    If it is interrupted, the same call resumes it.
     """
     out = Path(out)
     if (out / "config.json").exists():
@@ -111,7 +147,9 @@ def finetune(
     config = read_config(origin)
     work = Path(work) if work is not None else out.with_name(f"{out.name}-work")
     data = own_sounds(sounds, work / "data", config)
-    say(f"{len(data)} sounds, {len(data.where(split='valid'))} of them kept to check by")
+    say(f"{len(data)} sounds, {len(data.where(split='valid'))} of them held out to check progress")
+    for clip in data.index.rejected:
+        say(f"left out: {clip.id}: {clip.reason}")
     tokens = tokens_of(data, str(origin), None, TokenizeSettings(variants=4))
     train = data.where(split="train")
     batch = min(8, len(train))
@@ -134,7 +172,7 @@ def finetune(
             seed=seed,
             batch_size=batch,
             max_minutes=minutes,
-            # Few clips over-fit at a rate that thousands bear; an update of low rank bears more.
+            # A few clips over-fit at a rate that suits thousands; a low-rank update allows more.
             lr=lr or (1e-4 if full else 1e-3),
             betas=(0.9, 0.96),
             weight_decay=0.01,
@@ -145,38 +183,49 @@ def finetune(
             patience=8,
             checkpoint_minutes=5.0,
             log_steps=10,
-            tensorboard=False,
+            log="none",
         ),
     )
     train_config(settings, data.folder, work / "run", quiet=quiet)
     result = _result(work / "run", out, data)
-    _write(origin, config, work / "run", out, name or out.name, data, result, method)
+    before = Bundle.from_pretrained(origin)
+    after = _tuned(before, work / "run", name or out.name, data, result, method)
+    after.save_pretrained(out, torch.float16)
+    if result.improved:
+        pair = _compare(before, out, result.prompt, seed, work)
+        result = replace(result, pair=pair)
     return result
 
 
 def own_sounds(sounds: str | Path, folder: Path, bundle: BundleConfig) -> PreparedData:
-    """The sounds, prepared for the bundle's codec; a folder that is prepared is taken as it is."""
+    """The sounds, prepared for the bundle's codec; a prepared folder is used as it is."""
     if (Path(sounds) / "index.json").is_file():
         data = PreparedData.open(sounds)
+        if not data.where(split="valid"):
+            raise DataError(
+                f"{sounds} has no clips in the split 'valid'; prepare it with --valid-share 0.1"
+            )
     else:
         settings = PrepareSettings(
             mel=bundle.codec.mel, max_seconds=10.0, long="split", clips_per_shard=64
         )
-        prepare(HeldOut(open_source(str(sounds))), folder, settings, make_engine("serial"))
+        source = HeldOut(open_source(str(sounds)), settings)
+        prepare(source, folder, settings, make_engine("serial"))
         data = PreparedData.open(folder)
     if len(data.where(split="train")) < FEWEST - 1 or not data.where(split="valid"):
+        rejected = "; ".join(f"{clip.id}: {clip.reason}" for clip in data.index.rejected[:3])
+        left_out = f"; left out: {rejected}" if rejected else ""
         raise DataError(
-            f"{sounds} gives {len(data)} usable sounds; {FEWEST} are the least to learn from and "
-            "check by (diffsound data inspect says which were left out and why)"
+            f"{sounds} has {len(data)} usable sounds, at least {FEWEST} are needed{left_out}"
         )
     return data
 
 
 def rungs(widths: list[int], batch: int) -> tuple[int, ...]:
-    """The rungs of the ladder that grids of these widths fill whole batches of.
+    """The rungs of the ladder for which grids of these widths fill whole batches.
 
-    A rung with too few clips is left to the next one; the longest clips, if there are too few of
-    them, are cut to the last rung that has enough.
+    Clips of a rung with too few of them go to the next rung; if the longest clips are too few, they
+    are cut to the last rung that has enough.
     """
     chosen: list[int] = []
     waiting, lower = 0, 0
@@ -192,6 +241,9 @@ def rungs(widths: list[int], batch: int) -> tuple[int, ...]:
 def _result(run: Path, out: Path, data: PreparedData) -> FineTuned:
     scores = [(entry["step"], entry["loss"]) for entry in read_log(run) if entry["kind"] == "valid"]
     best = min(scores, key=lambda score: score[1])
+    learned = Counter(
+        caption for i in data.where(split="train") for caption in data.records[i].captions[:1]
+    )
     return FineTuned(
         folder=out,
         clips=len(data),
@@ -199,42 +251,81 @@ def _result(run: Path, out: Path, data: PreparedData) -> FineTuned:
         steps=best[0],
         before=scores[0][1],
         after=best[1],
+        prompt=learned.most_common(1)[0][0] if learned else "a sound",
     )
 
 
-def _write(
-    origin: Path,
-    config: BundleConfig,
-    run: Path,
-    out: Path,
-    name: str,
-    data: PreparedData,
-    result: FineTuned,
-    method: Method,
-) -> None:
-    """The bundle with its decoder replaced by the run's."""
-    before = Bundle.from_pretrained(origin)
+def _tuned(
+    before: Bundle, run: Path, name: str, data: PreparedData, result: FineTuned, method: Method
+) -> Bundle:
+    """The bundle with the run's decoder, and a card and coverage of its own."""
+    config = before.config
     decoder = build_decoder(config.decoder.model)
     load_into(decoder, load_export(run)[2], str(run))
-    told = (
-        f"\n## Fine-tuned\n\nFrom `{config.name}` on {result.clips - result.held_out} sounds "
-        f"({method}, {result.steps} steps). Loss on {result.held_out} held-out sounds: "
-        f"{result.before:.3f} before, {result.after:.3f} after.\n"
-    )
     fresh = parse_config(BundleConfig, config.model_dump(mode="json") | {"name": name, "files": {}})
-    Bundle(
+    return Bundle(
         fresh,
         before.codec,
         decoder,
         before.vocoder,
-        card=before.card.rstrip() + "\n" + told,
+        card=_card(before, name, data, result, method),
         judges=before.judges,
         coverage=_coverage(before, data),
-    ).save_pretrained(out, torch.float16)
+    )
+
+
+def _card(before: Bundle, name: str, data: PreparedData, result: FineTuned, method: Method) -> str:
+    """A model card: what it was trained on, how well, and the card of the model it came from."""
+    records = [data.records[i] for i in data.where(split="train")]
+    minutes = sum(record.seconds or 0.0 for record in records) / 60
+    names = Counter(record.captions[0] for record in records if record.captions)
+    listed = "\n".join(f"- {caption} ({count})" for caption, count in names.most_common(50))
+    licences = Counter(record.licence_stated or record.licence for record in records)
+    stated = ", ".join(f"{licence} ({count})" for licence, count in licences.most_common())
+    more = f"\n- … and {len(names) - 50} more" if len(names) > 50 else ""
+    # Its title becomes a section of this card, its sections go one level down.
+    origin = re.sub(r"^(#+ )", r"##\1", before.card, flags=re.MULTILINE).strip()
+    return f"""# {name}
+
+`{before.config.name}`, fine-tuned on {len(records)} sounds ({method}, {result.steps} steps).
+
+## Data
+
+{len(records)} recordings, {minutes:.1f} minutes. Licences as stated: {stated}.
+Captions and their number of recordings:
+
+{listed}{more}
+
+## Scores
+
+| held-out sounds | {result.held_out} |
+| --- | --- |
+| loss before | {result.before:.3f} nats per token |
+| loss after | {result.after:.3f} nats per token |
+| perplexity | {-result.perplexity_drop:+.1f} % |
+
+Scores of the model it was fine-tuned from, below, do not hold for this one.
+
+## Fine-tuned from `{before.config.name}`
+
+{origin}
+"""
+
+
+def _compare(
+    before: Bundle, tuned: Path, prompt: str, seed: int, folder: Path
+) -> tuple[Path, Path]:
+    """The same prompt and seed with both models, as two files to listen to."""
+    paths = folder / "before.wav", folder / "after.wav"
+    seconds = min(PAIR_SECONDS, before.config.defaults.duration)
+    for bundle, path in zip((before, Bundle.from_pretrained(tuned)), paths, strict=True):
+        (sound,) = diffsound.TextToSound(bundle)(prompt, duration=seconds, seed=seed)
+        sound.save(path, overwrite=True)
+    return paths
 
 
 def _coverage(before: Bundle, data: PreparedData) -> Coverage | None:
-    """What the bundle knew already, and the captions it has now learned."""
+    """The captions the bundle knew, and those it has learned now."""
     if before.coverage is None:
         return None
     captions, pooled = training_captions(data, before.text_encoder.fingerprint)

@@ -1,26 +1,26 @@
-"""Finished stages that another run builds on: out of a run's export or a bundle."""
+"""Finished stages that another run builds on, from a run's export or a bundle."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from diffsound import bundle
 from diffsound.audio.mel import MelConfig
-from diffsound.bundle import CodecPart, VocoderPart, codec_fingerprint
 from diffsound.codec.codec import Codec
 from diffsound.codec.quantizer import first_stages
 from diffsound.config import parse_config
 from diffsound.errors import BundleError
+from diffsound.files import read_json
+from diffsound.model import bundle
+from diffsound.model.bundle import codec_fingerprint
+from diffsound.model.config import CONFIG_FILE, CodecPart, VocoderPart, read_config
 from diffsound.training.checkpoint import load_newest, under
-from diffsound.training.export import load_export, load_export_of
 from diffsound.vocoder import Vocoder, build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig
-from diffsound.weights import load_into, load_weights
+from diffsound.weights import load_export, load_export_of, load_into, load_weights
 
 GRIFFIN_LIM = "griffin_lim"
 
@@ -28,7 +28,7 @@ GRIFFIN_LIM = "griffin_lim"
 def is_bundle(source: str | Path) -> bool:
     """Whether `source` is a bundle's folder (and not a run's)."""
     try:
-        content = json.loads((Path(source) / bundle.CONFIG_FILE).read_text(encoding="utf-8"))
+        content = read_json(Path(source) / CONFIG_FILE)
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "format_version" in content
@@ -47,7 +47,7 @@ def load_codec(source: str | Path) -> tuple[Codec, MelConfig, str]:
 
 
 def load_codec_for(source: str | Path, mel: MelConfig) -> Codec:
-    """The frozen codec of a run or bundle, refused if it was trained on another mel."""
+    """The frozen codec of a run or bundle; refused if it was trained on another mel."""
     codec, theirs, _ = load_codec(source)
     if theirs != mel:
         raise BundleError(
@@ -57,13 +57,13 @@ def load_codec_for(source: str | Path, mel: MelConfig) -> Codec:
 
 
 def load_decoder(source: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The export's config and weights of a decoder's run, or the same of a bundle's decoder."""
+    """The config and weights of a decoder, from a run's export or a bundle."""
     if not is_bundle(source):
         return load_export_of(source, "decoder")
-    found = bundle.read_config(source)
+    found = read_config(source)
     config = {
         "decoder": found.decoder.model.model_dump(mode="json"),
-        # An imported one may not say; its own codec is the one it was trained on.
+        # An imported decoder may not say; then it is the codec it comes with.
         "codec_fingerprint": found.decoder.codec_fingerprint or bundle.load_codec(source)[2],
         "text_encoder": found.text_encoder.model_dump(mode="json"),
     }
@@ -76,7 +76,7 @@ def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[Vocoder, VocoderPa
         part = VocoderPart(model=GriffinLimConfig(), mel=mel)
         return build_vocoder(part.model, mel), part
     if is_bundle(source):
-        part = bundle.read_config(source).vocoder
+        part = read_config(source).vocoder
         state = load_weights(Path(source) / "vocoder.safetensors")
     else:
         config, state = load_export_of(source, "vocoder")
@@ -92,10 +92,10 @@ def load_vocoder(source: str | Path, mel: MelConfig) -> tuple[Vocoder, VocoderPa
 def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) -> None:
     """Put the weights of a run or bundle into `modules`, whose first is the stage's product.
 
-    The product takes the exported weights. A codec may have fewer residual codes than the one it
-    begins with, whose first it takes, and a texture and seams, which begin anew. Other players take
-    theirs from that run's newest checkpoint, or begin anew if it has none of them (a codec trained
-    without a discriminator).
+    The product takes the exported weights. A codec may have fewer residual codes than its origin,
+    of which it takes the first, and a texture and seams, which start from random weights. Other
+    players take theirs from that run's newest checkpoint, or start from random weights if it has
+    none (a codec trained without a discriminator).
     """
     product, *others = modules
     if is_bundle(source):
@@ -105,12 +105,12 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
         if found != kind:
             raise BundleError(f"{source} holds a {found}, it cannot start a {kind}")
     if isinstance(codec := modules[product], Codec):
-        anew = {
+        fresh = {
             name: own
             for name, own in codec.state_dict().items()
             if ".texture." in name or ".seams." in name
         }
-        state = {**anew, **first_stages(state, codec.rows)}
+        state = {**fresh, **first_stages(state, codec.rows)}
     load_into(modules[product], state, str(source))
     checkpoint = load_newest(Path(source)) if others and Path(source).is_dir() else None
     if checkpoint is not None:

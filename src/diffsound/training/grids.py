@@ -1,8 +1,8 @@
 """Token grids in batches of equal width: fitted to a ladder of widths, mixed from several folders.
 
-A clip's grid is as wide as the clip is long. Batches need one width, so grids are fitted to the
-rungs of a ladder: cut to the widest rung they fill or, when the codec's tokens of silence are
-known, filled up with silence to the next one, which also teaches how sounds end.
+A clip's grid is as wide as the clip is long, but a batch needs one width. So grids are fitted to
+the rungs of a ladder: cut to the widest rung they fill or, if the codec's tokens of silence are
+known, padded with silence to the next rung, which also teaches how sounds end.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class GridConfig(Config):
     """How grids are fitted to batches.
 
     widths: the ladder, in columns; None leaves every grid as it is, one bucket per width.
-    fill: "silence" fills a grid up to the next rung (needs the run's codec); "crop" cuts it to
-        the widest rung it fills, and leaves out clips that fill none.
-    narrower: share of the draws in which a clip wider than `narrower_to` goes on any rung from that
-        one up to its own, cut at random: most of a long sound is like the rest of it, and a short
-        grid costs less.
-    wider: share of the draws in which a clip no wider than `wider_below` columns goes on any of
-        the wider rungs, silence after it: short sounds in long grids, as people ask for them.
-    loop_from: clips at least so wide go on or repeat themselves (rain, a clock); where they would
-        be filled up with silence they begin again, and they are cut to the widest rung they fill.
-    longer: share of the draws in which such a clip goes on any of the wider rungs.
+    fill: "silence" pads a grid to the next rung (needs the run's codec); "crop" cuts it to the
+        widest rung it fills and leaves out clips that fill none.
+    narrower: share of draws in which a clip wider than `narrower_to` is cut at random to any rung
+        from that one up to its own. Most of a long sound is like the rest of it, and a short grid
+        costs less.
+    wider: share of draws in which a clip of at most `wider_below` columns is padded to any of the
+        wider rungs: short sounds in long grids, as people ask for them.
+    loop_from: clips of at least this width are continuous (rain, a clock). They are cut to the
+        widest rung they fill, and repeated instead of padded with silence.
+    longer: share of draws in which such a clip is repeated to any of the wider rungs.
     """
 
     widths: tuple[PositiveInt, ...] | None = None
@@ -58,7 +58,7 @@ class GridConfig(Config):
         if self.narrower and (self.widths is None or self.narrower_to not in self.widths):
             raise ValueError("narrower needs narrower_to, one of the widths")
         if self.longer and self.loop_from is None:
-            raise ValueError("longer needs loop_from, how wide a clip is that may begin again")
+            raise ValueError("longer needs loop_from, the width from which clips may be repeated")
         if self.fill == "silence" and self.widths is None:
             raise ValueError("fill 'silence' needs a ladder of widths")
         return self
@@ -72,7 +72,7 @@ class Ladder:
     silence: np.ndarray | None = None
 
     def rung(self, width: int) -> int:
-        """The width a grid of `width` columns is fitted to, 0 if it is left out."""
+        """The width a grid of `width` columns is fitted to; 0 leaves it out."""
         widths = self.config.widths
         if widths is None:
             return width
@@ -81,13 +81,13 @@ class Ladder:
         return max((rung for rung in widths if rung <= width), default=0)
 
     def loops(self, width: int) -> bool:
-        """Whether a clip of `width` columns begins again where it ends."""
+        """Whether a clip of `width` columns is repeated where it ends."""
         return self.config.loop_from is not None and width >= self.config.loop_from
 
     def fit(self, grid: np.ndarray, width: int, at: float, loops: bool = False) -> np.ndarray:
-        """grid [F', L'] as [F', width]: the part at `at` (0..1), or all with silence after it.
+        """grid [F', L'] as [F', width]: the part at `at` (0..1), or all of it and then silence.
 
-        loops: all again and again, from `at` on, instead of silence.
+        loops: repeat the grid, starting at `at`, instead of adding silence.
         """
         spare = grid.shape[-1] - width
         if spare >= 0:
@@ -121,7 +121,7 @@ class GridDataset:
             raise DataError("no clip is as wide as the smallest of grids.widths; add a smaller one")
         places = {width: place for place, width in enumerate(self.widths)}
         self.clips: list[tuple[int, int]] = []  # (part, item)
-        self.natural: list[int] = []  # of each clip, the rung it fits
+        self.natural: list[int] = []  # the rung each clip fits
         self.lengths: list[int] = []
         for number, part in enumerate(lengths):
             for item, width in enumerate(part):
@@ -135,7 +135,7 @@ class GridDataset:
         return len(self.clips) * len(self.widths)
 
     def width(self, index: int) -> int:
-        """Columns of the item's grid: what a loader buckets by."""
+        """Columns of the item's grid, for bucketing."""
         return self.widths[index % len(self.widths)]
 
     def label(self, clip: int) -> str:
@@ -169,7 +169,7 @@ class GridDataset:
 
 
 class RungSampler:
-    """Puts the clips of another sampler's epoch on rungs: their own, or a wider or narrower one."""
+    """Puts the clips of another sampler on rungs: their own, or a wider or narrower one."""
 
     def __init__(self, clips: ItemSampler, dataset: GridDataset, seed: int) -> None:
         self.clips = clips
@@ -197,7 +197,7 @@ class RungSampler:
         return clips * self.rungs + (self._narrowed(rung, ~widened, rng) if self.narrower else rung)
 
     def _narrowed(self, rung: np.ndarray, free: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A share of the free ones on any rung from the narrowest to their own."""
+        """Move a share of the free clips to any rung from the narrowest to their own."""
         room = rung - self.narrowest
         chosen = free & (room > 0) & (rng.random(len(rung)) < self.narrower)
         lower = self.narrowest + np.floor(rng.random(len(rung)) * room).astype(np.int64)
@@ -205,7 +205,7 @@ class RungSampler:
 
 
 class MixedSampler:
-    """An epoch of one folder's clips, and with them fixed shares of other folders' clips."""
+    """An epoch of one folder's clips plus fixed shares of other folders' clips."""
 
     def __init__(self, groups: Sequence[Sequence[int]], samplers: Sequence[ItemSampler], seed: int):
         """groups[i]: the clips that samplers[i] counts from 0."""
@@ -229,9 +229,9 @@ def mixed_sampler(
     seed: int,
     favour: Mapping[str, float] | None = None,
 ) -> ItemSampler:
-    """Clips of all parts; part i > 0 is shares[i - 1] of an epoch, part 0 the rest of it, whole.
+    """Clips of all parts; part i > 0 is shares[i - 1] of an epoch, the rest is all of part 0.
 
-    favour: factors for the clips of some data sets, by name.
+    favour: factors by which some data sets are drawn more often, by name.
     """
     weights = dict(favour or {})
     if missing := weights.keys() - {dataset.source(clip) for clip in range(len(dataset.clips))}:

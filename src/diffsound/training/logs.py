@@ -1,22 +1,38 @@
-"""What a run tells: a JSONL log, TensorBoard curves, and a progress line."""
+"""What a run reports: a JSONL log, a tracker, a progress line, curves, pictures and sounds."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from diffsound.audio.io import write_audio
+from diffsound.audio.spectrogram import spectrogram_image
+from diffsound.config import flat
+from diffsound.errors import ConfigError, InputError, MissingExtraError
 from diffsound.files import atomic_write
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 LOG = "log.jsonl"
+TRACKER = "tracker.json"  # which entry of wandb or MLflow is this run's, for resuming
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
-    """Every whole line of a run's log; a line cut short by a kill is passed over."""
+    """Every complete line of a run's log; a line cut short by a kill is skipped."""
     path = run / LOG
     if not path.exists():
         return []
@@ -30,15 +46,19 @@ def read_log(run: Path) -> list[dict[str, Any]]:
 
 
 class RunLog:
-    """Appends to RUN/log.jsonl and, where it is installed, to TensorBoard files."""
+    """Appends to RUN/log.jsonl and sends the same figures to the tracker of `train.log`.
 
-    def __init__(self, run: Path, resume_step: int, tensorboard: bool) -> None:
-        # Steps after the checkpoint will be made again; their old lines would appear twice.
+    For the main process alone.
+    """
+
+    def __init__(self, run: Path, resume_step: int, accelerator: Accelerator) -> None:
+        # Steps after the checkpoint will be repeated; their old lines would appear twice.
         kept = [entry for entry in read_log(run) if entry["step"] <= resume_step]
         with atomic_write(run / LOG) as path:
             path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
         self._stream = (run / LOG).open("a", encoding="utf-8")
-        self._board = _tensorboard(run, resume_step) if tensorboard else None
+        self._accelerator = accelerator
+        start_tracker(accelerator, run, resume_step)
 
     def write(self, kind: str, step: int, values: Mapping[str, float], **facts: Any) -> None:
         """One line: kind ("train", "valid" or "note"), step, further facts and the values."""
@@ -47,22 +67,85 @@ class RunLog:
         entry = {key: None if value != value else value for key, value in entry.items()}
         self._stream.write(json.dumps(entry) + "\n")
         self._stream.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        if values:
+            self._accelerator.log({f"{kind}/{name}": v for name, v in values.items()}, step=step)
 
     def close(self) -> None:
-        self._stream.close()
-        if self._board is not None:
-            self._board.close()
+        with suppress(OSError):  # a full disk, which was reported when a line did not fit
+            self._stream.close()
+        for tracker in self._accelerator.trackers:
+            tracker.finish()
 
 
-def _tensorboard(run: Path, resume_step: int) -> Any:
+def start_tracker(accelerator: Accelerator, run: Path, resume_step: int) -> None:
+    """Begin the run's entry in TensorBoard, wandb or MLflow, or continue the one it has."""
+    if not accelerator.log_with:
+        return
+    tracker = str(accelerator.log_with[0])
+    # TensorBoard's name is its folder in the run; the others' is the project they file it under.
+    if tracker == "tensorboard":
+        purged = {tracker: {"purge_step": resume_step + 1}}
+        accelerator.init_trackers(tracker, init_kwargs=purged)
+        return
+    entry = _tracked(run).get(tracker)
+    settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    options: dict[str, Any]
+    if tracker == "wandb":
+        entry = entry or uuid.uuid4().hex[:8]
+        options = {"wandb": {"id": entry, "name": run.name, "dir": str(run), "resume": "allow"}}
+    else:
+        options = {"mlflow": {"run_id": entry, "run_name": run.name}}
+    # What was stored once with MLflow cannot be stored again with another value.
+    config = None if tracker == "mlflow" and entry else flat(settings)
     try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(run / "tensorboard"), purge_step=resume_step + 1)
+        accelerator.init_trackers("diffsound", config, options)
+    except Exception as error:  # every tracker has its own: no key, no server, a wrong address
+        message = " ".join(str(error).split())
+        raise ConfigError(f"train.log={tracker} does not work: {message}") from error
+    if tracker == "mlflow":
+        entry = accelerator.get_tracker("mlflow", unwrap=True).info.run_id
+    with atomic_write(run / TRACKER) as path:
+        path.write_text(json.dumps({tracker: entry}) + "\n", encoding="utf-8")
+
+
+def _tracked(run: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads((run / TRACKER).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+class Meter:
+    """Averages logged scalars over the steps since it was last read, and over processes."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self._reset()
+
+    def _reset(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+        self.steps = 0
+        self.since = time.monotonic()
+
+    def add(self, logs: dict[str, Tensor]) -> None:
+        self.steps += 1
+        for name, value in logs.items():
+            value = value.to(self.accelerator.device, torch.float32)
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def read(self) -> tuple[dict[str, float], float, int]:
+        """(means, seconds, steps) since the last reading."""
+        seconds, steps = max(time.monotonic() - self.since, 1e-9), self.steps
+        values: dict[str, float] = {}
+        if self.sums:
+            means = torch.stack([total / self.counts[name] for name, total in self.sums.items()])
+            if self.accelerator.num_processes > 1:
+                means = self.accelerator.reduce(means, "mean")
+            values = dict(zip(self.sums, means.tolist(), strict=True))
+        self._reset()
+        return values, seconds, steps
 
 
 class ProgressLine:
@@ -120,6 +203,66 @@ class ProgressLine:
             self._bar.console.print(text, highlight=False)
         else:
             print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+
+def plot_run(run: str | Path, target: str | Path | None = None) -> Path:
+    """Draw every logged figure of a run over its steps, training and validation together."""
+    run = Path(run)
+    curves: dict[str, dict[str, tuple[list[int], list[float]]]] = {}
+    for entry in read_log(run):
+        if entry["kind"] not in ("train", "valid"):
+            continue
+        for name, value in entry.items():
+            if name in ("kind", "step", "epoch", "seconds") or not isinstance(value, int | float):
+                continue
+            steps, values = curves.setdefault(name, {}).setdefault(entry["kind"], ([], []))
+            steps.append(entry["step"])
+            values.append(value)
+    if not curves:
+        raise InputError(f"{run} has no figures to plot yet (log.jsonl is missing or empty)")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "train") from None
+    columns = min(3, len(curves))
+    rows = math.ceil(len(curves) / columns)
+    figure = Figure(figsize=(4.6 * columns, 2.8 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, (name, kinds) in enumerate(sorted(curves.items()), start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        for kind, (steps, values) in kinds.items():
+            axes.plot(steps, values, label=kind, marker="o" if kind == "valid" else None, ms=3)
+        axes.set_title(name, fontsize=9)
+        axes.grid(alpha=0.3)
+        if len(kinds) > 1:
+            axes.legend(fontsize=8)
+    target = Path(target) if target is not None else run / "curves.png"
+    with atomic_write(target) as temporary:
+        figure.savefig(temporary, dpi=110)
+    return target
+
+
+def write_mel_pair(path: Path, original: Tensor, made: Tensor) -> None:
+    """Write a PNG with the original mel [n_mels, L] above the one made from it."""
+    from PIL import Image
+
+    pictures = [spectrogram_image(mel.float().cpu().numpy()) for mel in (original, made)]
+    width, height = pictures[0].size
+    gap = 4
+    sheet = Image.new("RGB", (width, 2 * height + gap), "white")
+    for row, picture in enumerate(pictures):
+        sheet.paste(picture, (0, row * (height + gap)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary:
+        sheet.save(temporary)
+
+
+def write_sound(path: Path, wave: Tensor, sample_rate: int) -> None:
+    """Write wave [samples] as a WAV; samples that are not finite become silence."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = np.nan_to_num(wave.float().cpu().numpy(), nan=0.0, posinf=0.0, neginf=0.0)
+    write_audio(path, samples, sample_rate, overwrite=True)
 
 
 def _clock(seconds: float) -> str:

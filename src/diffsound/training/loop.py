@@ -1,21 +1,25 @@
-"""The one loop all stages share.
+"""The training loop that all stages share.
 
-A step: take `accumulation` batches, let the stage's players take turns at their losses, clip and
-move, update the averaged weights. Around it: logs, validation, checkpoints, stopping. Accelerate
-brings the device, precision, accumulation and processes.
+    while not done:
+        for each of `accumulation` batches:           stage.turns: the players' losses
+            for each player's loss: backward, clip, optimizer step
+        update the averaged weights
+        now and then: log, validate, save a checkpoint
 
-Everything random in a step follows from (seed, step), everything about the data from
-(epoch, batch), the learning rate from the progress; so a checkpoint needs no random state, and a
-run killed anywhere goes on to the weights it would have had.
+Randomness in a step depends on (seed, step) alone, the data on (epoch, batch), the learning rate on
+the progress. So a checkpoint needs no random state, and a run that is killed and resumed ends with
+exactly the weights it would have had.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -25,20 +29,42 @@ from diffsound.errors import DataError, DiffsoundError
 from diffsound.training import checkpoint
 from diffsound.training.checkpoint import Checkpoint
 from diffsound.training.config import TrainConfig
-from diffsound.training.engine import Accelerator, broadcast
-from diffsound.training.export import write_export
-from diffsound.training.logs import ProgressLine, RunLog
-from diffsound.training.progress import Position, Span
-from diffsound.training.schedule import lr_factor
+from diffsound.training.engine import Accelerator, Team, broadcast
+from diffsound.training.logs import Meter, ProgressLine, RunLog
+from diffsound.training.schedule import Position, Span, lr_factor
 from diffsound.training.stage import Batch, Moment, Stage
-from diffsound.training.team import Team
-from diffsound.training.watch import Meter, StopSignals
+from diffsound.weights import write_export
 
 Ending = Literal["finished", "stopped", "early"]
 
 
 class TrainingFailed(DiffsoundError):
-    """The run cannot go on; its last checkpoint is kept."""
+    """The run cannot continue; its last checkpoint is kept."""
+
+
+class StopSignals:
+    """Turns SIGTERM and Ctrl-C into a flag, so that the loop can save before it ends.
+
+    A second Ctrl-C interrupts at once.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def __enter__(self) -> StopSignals:
+        self._old = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = True
 
 
 class Trainer:
@@ -55,12 +81,12 @@ class Trainer:
         self.span = Span(config, stage.loader, accelerator)
 
     def fit(self, *, quiet: bool = False) -> Ending:
-        """Train to the end, or until told to stop; the run folder then holds a checkpoint."""
+        """Train to the end or until told to stop; the run folder then holds a checkpoint."""
         self._resume()
         main = self.accelerator.is_main_process
         first = self.position.step
         if main:
-            self.log = RunLog(self.run, first, self.config.tensorboard)
+            self.log = RunLog(self.run, first, self.accelerator)
         self.line = ProgressLine(self.stage.kind, self.span.steps, first, quiet or not main)
         if first:
             self.line.say(f"resuming at step {first}")
@@ -75,7 +101,7 @@ class Trainer:
         return ending
 
     def time_steps(self, warm_up: int, measured: int) -> float:
-        """Seconds a step takes, by taking some; for estimates, the run is not kept."""
+        """Measure the seconds per step by taking some; for estimates, nothing is kept."""
         batches = self._batches()
         for _ in range(warm_up):
             self._step(batches)
@@ -132,8 +158,8 @@ class Trainer:
         config, accelerator, position = self.config, self.accelerator, self.position
         factor = lr_factor(config, position.step, self.span.done(position))
         lr = self.team.set_lr(factor)
-        # A forward pass may move buffers (an EMA codebook, batch-norm statistics): a step that is
-        # skipped for a loss that is not finite must not leave them poisoned.
+        # A forward pass may change buffers (an EMA codebook, batch-norm statistics). When a step is
+        # skipped because its loss is not finite, they are put back.
         buffers = self.team.buffers
         before = [buffer.clone() for buffer in buffers]
         logs: dict[str, Tensor] = {}
@@ -172,8 +198,7 @@ class Trainer:
         position.skipped += 1
         named = ", ".join(ids[:8]) + (", …" if len(ids) > 8 else "")
         message = f"step {position.step}: the loss is not finite (clips {named or 'unnamed'})"
-        if self.log is not None:
-            self.log.write("note", position.step, {}, skipped=position.skipped, ids=ids)
+        self._log("note", {}, skipped=position.skipped, ids=ids)
         if position.skipped >= limit:
             raise TrainingFailed(
                 f"{message}; gave up after {limit} such steps: look at these clips, or lower "
@@ -182,9 +207,9 @@ class Trainer:
         self.line.say(f"{message}; step skipped ({position.skipped} of at most {limit})")
 
     def _validate(self) -> bool:
-        """Measure the averaged product in the main process; True if it is the best so far.
+        """Validate the averaged product in the main process; True if it is the best so far.
 
-        What is sharded can only run in all processes at once, and makes no samples.
+        A sharded product runs in all processes together and makes no samples.
         """
         position, sharded = self.position, self.team.sharded
         metric = torch.full((), math.inf, device=self.accelerator.device)
@@ -194,11 +219,10 @@ class Trainer:
             with torch.no_grad():
                 position.metrics = self.stage.validate(module)
                 if not sharded:
-                    self.stage.sample(module, self.run / "samples" / f"step-{position.step:08d}")
+                    self._sample(module)
             self.stage.product.train()
             metric.fill_(position.metrics[self.stage.metric])
-            if self.log is not None:
-                self.log.write("valid", position.step, position.metrics)
+            self._log("valid", position.metrics)
             shown = "  ".join(f"{name} {value:.5g}" for name, value in position.metrics.items())
             self.line.say(f"valid at step {position.step}: {shown}")
         if self.accelerator.num_processes > 1:
@@ -210,8 +234,24 @@ class Trainer:
         position.stale += 1
         return False
 
+    def _sample(self, module: torch.nn.Module) -> None:
+        """Write samples of the stage; a full disk costs these samples, not the run."""
+        try:
+            self.stage.sample(module, self.run / "samples" / f"step-{self.position.step:08d}")
+        except (OSError, DiffsoundError) as error:
+            self.line.say(f"cannot write samples: {error}; training continues")
+
+    def _log(self, kind: str, values: Mapping[str, float], **facts: Any) -> None:
+        """Log in the main process; a full disk costs these figures, not the run."""
+        if self.log is None:
+            return
+        try:
+            self.log.write(kind, self.position.step, values, **facts)
+        except OSError as error:
+            self.line.say(f"cannot write the log: {error.strerror or error}; training continues")
+
     def _save(self, last: bool = False) -> None:
-        """Write a checkpoint and, when it is its turn, the export; prune old ones.
+        """Write a checkpoint and, if it is the one to export, the export; prune old ones.
 
         A full disk in the middle of a run costs this checkpoint, not the run.
         """
@@ -237,8 +277,8 @@ class Trainer:
             except OSError as error:
                 problem = f"cannot save step {position.step} in {self.run}: {error.strerror}"
                 if last:
-                    raise TrainingFailed(f"{problem}; the checkpoint before it is kept") from error
-                self.line.say(f"{problem}; going on, the checkpoint before it is kept")
+                    raise TrainingFailed(f"{problem}; the previous checkpoint is kept") from error
+                self.line.say(f"{problem}; training continues, the previous checkpoint is kept")
             else:
                 self._saved_step = position.step
                 checkpoint.prune(self.run, self.config.keep_last, best)
@@ -266,7 +306,7 @@ class Trainer:
             self.accelerator.scaler.load_state_dict(found.state["scaler"])
 
     def _batches(self) -> Iterator[Batch]:
-        """Batches without end from the run's position, which moves with them."""
+        """Endless batches from the run's position on; the position moves with them."""
         position = self.position
         while True:
             before = position.batch
@@ -274,7 +314,7 @@ class Trainer:
                 position.batch += 1
                 yield batch
             if before == position.batch == 0:
-                raise DataError("the data gives no batch; use a smaller train.batch_size")
+                raise DataError("the data gives no full batch; use a smaller train.batch_size")
             position.epoch, position.batch = position.epoch + 1, 0
 
     def _checkpoint_due(self) -> bool:
@@ -285,7 +325,7 @@ class Trainer:
         return self._anyone(late)
 
     def _anyone(self, flag: bool) -> bool:
-        """True in every process if it is in any of them."""
+        """True in every process if `flag` is True in any of them."""
         if self.accelerator.num_processes == 1:
             return flag
         if flag:
@@ -304,7 +344,6 @@ class Trainer:
         speed = clips * steps / seconds
         done = self.span.done(position)
         left = position.seconds * (1.0 - done) / done if done else 0.0
-        if self.log is not None:
-            facts = {"epoch": position.epoch, "seconds": round(position.seconds, 1)}
-            self.log.write("train", position.step, {**values, "clips_per_s": speed}, **facts)
+        facts = {"epoch": position.epoch, "seconds": round(position.seconds, 1)}
+        self._log("train", {**values, "clips_per_s": speed}, **facts)
         self.line.report(position.step, values, speed, left)

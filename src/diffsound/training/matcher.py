@@ -1,4 +1,4 @@
-"""Training the matcher: a codec's reconstructions and captions, told apart within a batch."""
+"""Training the matcher: which caption of a batch belongs to which of a codec's reconstructions?"""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from diffsound.config import Config
 from diffsound.data.datasets import TokenDataset
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError
-from diffsound.evaluation.matcher import Matcher, MatcherConfig, matching_loss
-from diffsound.evaluation.resnet import ResNetConfig
+from diffsound.judges.matcher import Matcher, MatcherConfig, matching_loss
+from diffsound.judges.resnet import ResNetConfig
 from diffsound.training.config import Share
 from diffsound.training.frozen import load_codec
 from diffsound.training.grids import GridDataset
-from diffsound.training.masking import MaskConfig, mask_mels
-from diffsound.training.sets import Process
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
-from diffsound.training.token_run import TokenRun
-from diffsound.training.token_sets import (
+from diffsound.training.tokens import (
+    TokenRun,
     class_sampler,
     fixed_grids,
     grid_loader,
     ladder_for,
     token_clips,
 )
+from diffsound.training.waves import MaskConfig, Process, mask_mels
 
-_STATISTICS_BATCHES = 16  # a few hundred clips tell the bands' means and deviations
+_STATISTICS_BATCHES = 16  # a few hundred clips are enough for the bands' means and deviations
 _DB_PER_UNIT = 100.0  # a normalised mel's range of 1 is five decades of magnitude: 100 dB
 
 
 class SketchConfig(Config):
     """Sounds heard before they are finished: `Codec.sketch` of their first rows.
 
-    share: of the batches. rows: how many there are; one of these numbers for each such batch.
+    share: of the batches. rows: numbers of rows; each such batch uses one of them.
     """
 
     share: Share = 0.0
@@ -49,10 +48,11 @@ class SketchConfig(Config):
 class MatcherRun(TokenRun):
     """configs/…/matcher.yaml.
 
-    codec: needed; sounds are heard as its decoder gives them, some of them as sketches.
-    dim: of the common space. gain_db: clips are louder or softer by up to so much.
-    further_texts: so many texts of other clips are wrong answers in every step, besides those of
-        the batch. unclear: cosine by the text encoder above which a text of another class is none.
+    codec: required; sounds are heard as its decoder reconstructs them, some of them as sketches.
+    dim: of the common space. gain_db: largest random change of a clip's level.
+    further_texts: number of other clips' texts that serve as wrong answers in every step, besides
+        those of the batch. unclear: a text of another class whose cosine to a sound's own text is
+        above this counts as neither right nor wrong.
     text_dim: the encoder's, filled in when the run starts.
     """
 
@@ -69,11 +69,11 @@ class MatcherRun(TokenRun):
     @model_validator(mode="after")
     def _hears(self) -> Self:
         if self.codec is None:
-            raise ValueError("a matcher hears a codec's sounds: --set codec=RUN or a bundle")
+            raise ValueError("a matcher needs a codec: --set codec=RUN or a bundle")
         return self
 
     def completed(self, data: PreparedData) -> Self:
-        """With the codec's and the encoder's fingerprints; makes what the data lacks."""
+        """Fill in the fingerprints of codec and encoder; make tokens and text that are missing."""
         text, tokens = self.find_text(data), self.find_tokens(data)
         return self.model_copy(
             update={
@@ -131,7 +131,7 @@ class MatcherStage(Stage):
         draw = torch.rand(len(mel), 1, 1, generator=moment.generator)
         shift = (2 * draw - 1) * self.config.gain_db / _DB_PER_UNIT
         mel = (mel + shift.to(mel.device)).clamp(0.0, 1.0)
-        # The bands' means are what the standardised network sees as nothing.
+        # The bands' means are zero to the network, which standardises its input.
         mel = mask_mels(mel, self.config.mask, moment.generator, self.matcher.mean[:, None])
         pooled, names = batch["pooled"], [self.classes[key] for key in batch["id"]]
         others: list[str] = []
@@ -146,13 +146,13 @@ class MatcherStage(Stage):
         yield Turn("matcher", loss, {"loss": loss, "top1": right})
 
     def _rows(self, generator: torch.Generator | None) -> int | None:
-        """How many rows a batch is heard with; None for finished sounds."""
+        """The number of rows a batch is heard with; None for finished sounds."""
         rows = self.config.sketches.rows
         draw, which = torch.rand(2, generator=generator).tolist()
         return rows[int(which * len(rows))] if draw < self.config.sketches.share else None
 
     def _unclear(self, pooled: Tensor, count: int) -> Tensor | None:
-        """bool [count, N]: further texts too near to a sound's own to call them wrong."""
+        """bool [count, N]: further texts that are too close to a sound's own to count as wrong."""
         if self.texts is None:
             return None
         unit = nn.functional.normalize(pooled, dim=-1)
@@ -163,15 +163,15 @@ class MatcherStage(Stage):
     def _check_sketches(self) -> None:
         sketches, codec = self.config.sketches, self.codec
         if sketches.share and not codec.sketches:
-            raise ConfigError("sketches need a codec whose tokens are residual")
+            raise ConfigError("sketches need a codec with residual tokens")
         if sketches.share and max(sketches.rows) > codec.rows:
             raise ConfigError(f"sketches.rows: this codec has {codec.rows} rows")
 
     def validate(self, module: nn.Module) -> dict[str, float]:
         """error: how often the nearest of all held-out texts is of another class than the sound.
 
-        pairs: how often a sound's own text is nearer to it than one of another class. Both also
-        for sketches, with their number of rows in the name.
+        pairs: how often a sound's own text is nearer than one of another class. Sketches get
+        figures of their own, named by their number of rows.
         """
         assert isinstance(module, Matcher)
         found = self._validate(module, None)
@@ -198,7 +198,7 @@ class MatcherStage(Stage):
 
     @torch.no_grad()
     def _mels(self, batch: Batch, rows: int | None = None) -> Tensor:
-        """What the codec makes of a batch's tokens, or sketches of `rows`: [B, n_mels, L]."""
+        """The codec's mels [B, n_mels, L] of a batch, or sketches of its first `rows`."""
         tokens = batch["tokens"].to(self.device)
         mel: Tensor
         mel = self.codec.decode(tokens) if rows is None else self.codec.sketch(tokens[:, :rows])
@@ -221,7 +221,7 @@ def _classes(part: TokenDataset) -> Iterator[tuple[str, str]]:
 
 
 class TextPool:
-    """The texts of all clips, to be drawn class by class: a common one is no likelier than others.
+    """The texts of all clips, drawn class by class, so that common classes are no likelier.
 
     Every distinct text of a class counts once.
     """
@@ -230,12 +230,13 @@ class TextPool:
         found: dict[str, list[Tensor]] = {}
         for part in parts:
             for (_, name), clip in zip(_classes(part), part.indices, strict=True):
+                assert part.text is not None
                 found.setdefault(name, []).append(part.text.of(clip).pooled)
         self.names = list(found)
         self.texts = [torch.cat(texts).unique(dim=0) for texts in found.values()]
 
     def draw(self, count: int, generator: torch.Generator | None) -> tuple[Tensor, list[str]]:
-        """Texts [count, text_dim], each of a class drawn at random, and their classes."""
+        """Texts [count, text_dim] of classes drawn at random, and these classes."""
         places = torch.randint(len(self.names), (count,), generator=generator).tolist()
         share = torch.rand(count, generator=generator).tolist()
         drawn = [

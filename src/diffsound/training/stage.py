@@ -1,4 +1,4 @@
-"""What a training stage is: modules that learn, and the losses they take turns at."""
+"""What a training stage is: the modules that learn and the losses they take turns at."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 from torch import Tensor, nn
 
+from diffsound.config import Config
 from diffsound.errors import ConfigError
 from diffsound.training.config import Betas, TrainConfig
 
@@ -60,9 +62,9 @@ class Player:
 
 @dataclass(frozen=True)
 class Turn:
-    """One player's loss on a batch: the loop differentiates it and moves that player only.
+    """One player's loss on a batch; the loop differentiates it and updates that player alone.
 
-    logs: named detached scalars; the loop averages them over steps and processes.
+    logs: named scalars; the loop detaches them and averages over steps and processes.
     """
 
     player: str
@@ -74,8 +76,8 @@ class Turn:
 class Moment:
     """Where the run is when a batch is seen.
 
-    generator: on the CPU, seeded from (seed, step, micro-step, process): the only randomness a
-    loss may use besides torch's global one, which is seeded alike.
+    generator: on the CPU, seeded from (seed, step, micro-step, process). A loss may draw from it
+    or from torch's global generator, which has the same seed, and from nothing else.
     """
 
     step: int
@@ -84,20 +86,53 @@ class Moment:
 
     @classmethod
     def at(cls, seed: int, step: int, epoch: int, micro: int, process: int) -> Moment:
-        """The moment with its generator, torch's global randomness seeded alike."""
+        """The moment with its generator; seeds torch's global generator too."""
         words = np.random.SeedSequence([seed, step, micro, process]).generate_state(1, np.uint64)
         torch.manual_seed(int(words[0]))
         return cls(step, epoch, torch.Generator().manual_seed(int(words[0])))
 
 
+class AdversarialSchedule(Config):
+    """When a GAN stage's discriminator comes in, and how strongly.
+
+    start_steps, start_epochs: the discriminator is off until then.
+    ramp_steps: steps over which its weight rises to the full value; an untrained discriminator
+        gives no useful gradient.
+    lr, betas, weight_decay: of the discriminator's own optimizer; lr None takes the run's.
+    """
+
+    weight: NonNegativeFloat
+    feature_matching: NonNegativeFloat = 0.0
+    start_steps: NonNegativeInt = 0
+    start_epochs: NonNegativeInt = 0
+    ramp_steps: NonNegativeInt = 0
+    lr: PositiveFloat | None = None
+    betas: Betas = (0.5, 0.9)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _ramp_has_a_start(self) -> AdversarialSchedule:
+        if self.ramp_steps and self.start_epochs:
+            raise ValueError("ramp_steps counts from start_steps; give that instead of epochs")
+        return self
+
+    def strength(self, moment: Moment) -> float:
+        """0 while the discriminator is off, 1 at full weight."""
+        if moment.step < self.start_steps or moment.epoch < self.start_epochs:
+            return 0.0
+        if not self.ramp_steps:
+            return 1.0
+        return min(1.0, (moment.step - self.start_steps + 1) / self.ramp_steps)
+
+
 class Stage(ABC):
-    """Builds the modules of one stage and says what they learn from.
+    """The modules of one stage, their losses, and the data they learn from.
 
     The first player is the stage's product: it is averaged, validated and exported.
     """
 
     kind: ClassVar[str]
-    metric: ClassVar[str]  # the validation figure that picks the best checkpoint; less is better
+    metric: str  # validation figure that picks the best checkpoint; lower is better
 
     players: dict[str, Player]
     loader: BatchSource
@@ -118,14 +153,14 @@ class Stage(ABC):
         self.device = device
 
     def ready(self) -> None:  # noqa: B027
-        """Called once the first weights are in place, before anything learns."""
+        """Called when the first weights are in place, before training."""
 
     def shard(self, module: nn.Module, device: str) -> None:
-        """Divide a player, or the product's average, over the processes (see shard.py)."""
+        """Divide a player, or the product's average, over the processes (see engine.shard)."""
         raise ConfigError(f"train.shard is for the decoder; a {self.kind} fits on one device")
 
     def compile(self) -> None:
-        """Hand the players' work to torch.compile."""
+        """Compile the players with torch.compile."""
         for player in self.players.values():
             player.module.compile()
 
@@ -135,27 +170,27 @@ class Stage(ABC):
 
     @abstractmethod
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
-        """The players' losses on a batch, in order; each is resumed after its player has moved."""
+        """The players' losses on a batch, in order; each player is updated before the next turn."""
 
     @abstractmethod
     def validate(self, module: nn.Module) -> dict[str, float]:
         """Figures of `module` (the averaged product) on held-out clips, with fixed seeds."""
 
     def sample(self, module: nn.Module, folder: Path) -> None:  # noqa: B027
-        """Write pictures and sounds that show how far `module` is; nothing by default."""
+        """Write pictures and sounds that show the state of training; nothing by default."""
 
     def export_state(self, module: nn.Module) -> dict[str, Tensor]:
-        """What is handed on of `module` (the averaged product)."""
+        """The weights of `module` (the averaged product) to export."""
         return module.state_dict()
 
     @abstractmethod
     def export_config(self) -> dict[str, Any]:
-        """Every constant needed to build the product again, as JSON."""
+        """Every constant needed to rebuild the product, as JSON."""
 
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """Let gradients flow through `module` to its input without gathering any for its weights."""
+    """Let gradients flow through `module` to its input, but not to its weights."""
     learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in learning:
         parameter.requires_grad_(False)
@@ -164,15 +199,3 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[nn.Module]:
-    """`module` in eval mode without gradients, put back as it was afterwards."""
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield module
-    finally:
-        module.train(was_training)

@@ -1,4 +1,4 @@
-"""Training a vocoder: on real mels, then on a codec's reconstructions so that it repairs them."""
+"""Training a vocoder: on real mels, or on a codec's reconstructions so that it repairs them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.config import Config
 from diffsound.data.augment import AugmentConfig
 from diffsound.data.shards import PreparedData
-from diffsound.training import show
-from diffsound.training.adversarial import AdversarialSchedule
 from diffsound.training.config import RunConfig, Share
 from diffsound.training.frozen import load_codec_for
-from diffsound.training.sets import FixedWaves, Process, check_rate, wave_loader
-from diffsound.training.stage import Batch, Moment, Player, Stage, Turn, frozen
-from diffsound.vocoder.build import build_vocoder
+from diffsound.training.logs import write_mel_pair, write_sound
+from diffsound.training.stage import AdversarialSchedule, Batch, Moment, Player, Stage, Turn, frozen
+from diffsound.training.waves import FixedWaves, Process, check_rate, wave_loader
+from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig, MelGANConfig
 from diffsound.vocoder.discriminator import (
     Judgement,
@@ -38,7 +37,7 @@ from diffsound.vocoder.losses import (
 
 
 class VocoderAdversarial(AdversarialSchedule):
-    """The discriminators' part: "wave" is MelGAN's three scales, "spectrogram" is cheaper."""
+    """The discriminators: "wave" is MelGAN's three scales, "spectrogram" is cheaper."""
 
     weight: NonNegativeFloat = 1.0
     feature_matching: NonNegativeFloat = FEATURE_MATCHING_WEIGHT
@@ -47,9 +46,9 @@ class VocoderAdversarial(AdversarialSchedule):
 
 
 class VocoderLoss(Config):
-    """spectral: of the multi-resolution STFT distance. mel: of the L1 distance of mels.
+    """Weights of the loss; the published MelGAN has the adversarial part alone.
 
-    The published MelGAN has the adversarial part alone.
+    spectral: of the multi-resolution STFT distance. mel: of the L1 distance between mels.
     """
 
     spectral: NonNegativeFloat = 0.0
@@ -61,9 +60,9 @@ class VocoderRun(RunConfig):
     """configs/…/vocoder.yaml.
 
     frames: length of the segments to train on (the paper's 8192 samples are 32 frames).
-    codec: a codec's run or a bundle; its reconstructions are then heard instead of real mels, in
-        codec_share of the clips.
-    codec_margin: frames on both sides that the codec sees besides the segment.
+    codec: a codec's run or a bundle; its reconstructions replace the real mels in codec_share of
+        the clips.
+    codec_margin: frames the codec sees on either side of the segment.
     """
 
     stage: Literal["vocoder"]
@@ -81,7 +80,7 @@ class VocoderRun(RunConfig):
 
 
 class Discriminators(nn.Module):
-    """One or two kinds of discriminators as one: wave [B, samples] to all their judgements."""
+    """One or two kinds of discriminators: wave [B, samples] -> all their judgements."""
 
     def __init__(self, config: VocoderAdversarial) -> None:
         super().__init__()
@@ -121,7 +120,7 @@ class VocoderStage(Stage):
         self.front_end = MelFrontEnd(config.mel, precise=False)
         self.spectral = SpectralLoss()
         hop = config.mel.hop_length
-        # A segment's mel must come from the wave around it, not from its own mirrored edges.
+        # A segment's mel must come from the wave around it, not from the segment's mirrored edges.
         self.margin = -(-config.mel.n_fft // (2 * hop)) + (config.codec_margin if self.codec else 0)
         samples = (config.frames + 2 * self.margin) * hop
         self.loader = wave_loader(config, data, samples, config.augment, process)
@@ -166,7 +165,7 @@ class VocoderStage(Stage):
 
     @torch.no_grad()
     def _segment(self, wave: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """What the vocoder hears [B, n_mels, frames], the wave it should give, its real mel."""
+        """The vocoder's input [B, n_mels, frames], the wave it should give, and its real mel."""
         frames, hop, margin = self.config.frames, self.config.mel.hop_length, self.margin
         mel = self.front_end(wave)
         heard = mel
@@ -177,7 +176,7 @@ class VocoderStage(Stage):
         return heard[..., middle], wave[:, margin * hop : (margin + frames) * hop], mel[..., middle]
 
     def validate(self, module: nn.Module) -> dict[str, float]:
-        """mel_l1 and spectral: distances of what comes out from the original, on held-out clips."""
+        """mel_l1, spectral: distances between output and original on held-out clips."""
         sums = torch.zeros(2, dtype=torch.float64)
         clips = 0
         for wave in self._held_out():
@@ -190,16 +189,16 @@ class VocoderStage(Stage):
         return {"mel_l1": mel_l1, "spectral": spectral}
 
     def sample(self, module: nn.Module, folder: Path) -> None:
-        """Originals and what the vocoder makes of them, to see and to hear."""
+        """Write pictures and sounds of originals and of the vocoder's output."""
         if not self.config.samples:
             return
         wave = next(self._held_out())[: self.config.samples]
         mel, made = self._through(module, wave)
         rate = self.config.mel.sample_rate
         for index, again in enumerate(self.front_end(made)):
-            show.mel_pair(folder / f"clip-{index}.png", mel[index], again)
-            show.sound(folder / f"clip-{index}.wav", made[index], rate)
-            show.sound(folder / f"clip-{index}-original.wav", wave[index], rate)
+            write_mel_pair(folder / f"clip-{index}.png", mel[index], again)
+            write_sound(folder / f"clip-{index}.wav", made[index], rate)
+            write_sound(folder / f"clip-{index}-original.wav", wave[index], rate)
 
     def export_config(self) -> dict[str, Any]:
         return {
@@ -212,7 +211,7 @@ class VocoderStage(Stage):
             yield batch["wave"].to(self.device)
 
     def _through(self, module: nn.Module, wave: Tensor) -> tuple[Tensor, Tensor]:
-        """The real mel of wave [B, L · hop], and the wave made of it (or of its reconstruction)."""
+        """The real mel of wave [B, L · hop], and the wave made from it or its reconstruction."""
         mel = self.front_end(wave)[..., : wave.shape[1] // self.config.mel.hop_length]
         heard = self.codec(mel).mel if self.codec is not None else mel
         return mel, module(heard).float()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, field_validator
 
-from diffsound.config import Config
+from diffsound.config import MAX_LEVELS, Config, Count, Width
 
 
 class MelGANConfig(Config):
@@ -17,9 +17,9 @@ class MelGANConfig(Config):
     """
 
     kind: Literal["melgan"] = "melgan"
-    base: PositiveInt = 32
-    residual_layers: PositiveInt = 3
-    ratios: tuple[PositiveInt, ...] = Field(default=(8, 8, 2, 2), min_length=1)
+    base: Width = 32
+    residual_layers: Count = 3
+    ratios: tuple[Count, ...] = Field(default=(8, 8, 2, 2), min_length=1, max_length=MAX_LEVELS)
 
 
 class ISTFTConfig(Config):
@@ -30,10 +30,10 @@ class ISTFTConfig(Config):
     """
 
     kind: Literal["istft"] = "istft"
-    width: PositiveInt = 256
-    layers: PositiveInt = 6
-    kernel: PositiveInt = 7
-    expansion: PositiveInt = 3
+    width: Width = 256
+    layers: Count = 6
+    kernel: Count = 7
+    expansion: Count = 3
     fits: int = Field(default=0, ge=0, le=64)
     rounds: int = Field(default=0, ge=0, le=64)
 
@@ -49,7 +49,7 @@ class GriffinLimConfig(Config):
     """Griffin-Lim: nothing to train."""
 
     kind: Literal["griffin_lim"] = "griffin_lim"
-    iterations: int = Field(default=32, ge=0)
+    iterations: int = Field(default=32, ge=0, le=1000)
     momentum: float = Field(default=0.99, ge=0, lt=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
 

@@ -33,7 +33,7 @@ class GriffinLim(nn.Module):
         self.front_end = MelFrontEnd(mel)
 
     @torch.no_grad()
-    def forward(self, mel: Tensor) -> Tensor:
+    def forward(self, mel: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Mel [B, n_mels, L] to wave [B, L * hop_length]."""
         # L * hop samples have L + 1 centred frames; the last is a guess.
         with torch_threads(1):

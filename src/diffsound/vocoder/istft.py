@@ -40,7 +40,7 @@ class ISTFTVocoder(nn.Module):
         self.mel_config = mel
         self.embed = nn.Conv1d(mel.n_mels, config.width, config.kernel, padding=config.kernel // 2)
         self.embed_norm = nn.LayerNorm(config.width)
-        self.blocks = nn.ModuleList(ConvNeXtBlock(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(FrameBlock(config) for _ in range(config.layers))
         self.head_norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, 2 * mel.bins)
         self.envelope = nn.Linear(mel.n_mels, mel.bins)
@@ -79,7 +79,7 @@ class ISTFTVocoder(nn.Module):
             magnitude = magnitude * wanted / (basis.T @ (basis @ magnitude)).clamp_min(_NOTHING)
         return magnitude
 
-    def forward(self, mel: Tensor) -> Tensor:
+    def forward(self, mel: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Mel [B, n_mels, L] to wave [B, L * hop_length]."""
         magnitude, phase = self.spectrum(mel)
         hop, frames = self.mel_config.hop_length, mel.shape[2]
@@ -102,6 +102,8 @@ class ISTFTVocoder(nn.Module):
         the mel of the result is four times nearer than from a random start. A mel of y means band
         magnitudes of 10 ** (5 y - 4); a flat spectrum of 1 has the row sums of the basis.
         """
+        if self.envelope.weight.is_meta:  # a sketch: `weights.build_with`
+            return
         basis = mel_basis(self.mel_config)
         shape = basis / basis.amax(1, keepdim=True).clamp_min(1e-12)
         # Bins that no band covers take after the nearest one that is covered.
@@ -115,7 +117,7 @@ class ISTFTVocoder(nn.Module):
         self.envelope.bias.copy_(-4 * math.log(10) - weight @ gain)
 
 
-class ConvNeXtBlock(nn.Module):
+class FrameBlock(nn.Module):
     """A depthwise convolution over time and a feed-forward over channels: [B, L, width] kept."""
 
     def __init__(self, config: ISTFTConfig) -> None:

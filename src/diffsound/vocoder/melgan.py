@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig
@@ -42,11 +43,11 @@ class MelGAN(nn.Module):
         for ratio in config.ratios:
             layers += [nn.LeakyReLU(_SLOPE), _upsampler(width, ratio)]
             width //= 2
-            layers += [ResidualBlock(width, 3**index) for index in range(config.residual_layers)]
+            layers += [DilatedBlock(width, 3**index) for index in range(config.residual_layers)]
         layers += [nn.LeakyReLU(_SLOPE), ReflectPad(3), WeightNormConv1d(width, 1, 7), nn.Tanh()]
         self.model = nn.Sequential(*layers)
 
-    def forward(self, mel: Tensor) -> Tensor:
+    def forward(self, mel: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Mel [B, n_mels, L] to wave [B, L * hop_length]."""
         return self.model(mel).squeeze(1)
 
@@ -56,7 +57,7 @@ class MelGAN(nn.Module):
         return self
 
 
-class ResidualBlock(nn.Module):
+class DilatedBlock(nn.Module):
     """A dilated and a pointwise convolution beside a pointwise shortcut: [B, width, n] kept."""
 
     def __init__(self, width: int, dilation: int) -> None:

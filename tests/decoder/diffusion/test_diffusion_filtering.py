@@ -56,6 +56,13 @@ def test_truncation_keeps_the_smallest_sufficient_set(values, mass):
         assert float(largest[: size - 1].sum()) < mass + 1e-9
 
 
+def test_without_truncation_the_least_likely_token_stays():
+    """In float32 the others' mass is 1 already; it must not be taken for the whole."""
+    logits = torch.tensor([0.0, -30.0])
+    assert (filter_logits(logits) > 0).all()
+    assert (filter_logits(logits, truncation=1.0 - 1e-6) > 0).tolist() == [True, False]
+
+
 def test_filters_take_low_precision_and_refuse_nonsense():
     assert filter_logits(LOGITS.bfloat16()).dtype == torch.float32
     assert filter_logits(LOGITS.double()).dtype == torch.float64
@@ -123,3 +130,16 @@ def test_gumbel_is_finite_and_has_its_mean():
     noise = gumbel(uniforms(torch.Generator().manual_seed(0), (1, 100_000)))
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.02)
     assert float(noise.var()) == pytest.approx(1.6449, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"temperature": 1e-40},
+        {"temperature": 1e-300},
+        {"truncation": 1e-300},
+        {"truncation": 1e-46},
+    ],
+)
+def test_values_that_float32_cannot_hold_mean_the_likeliest_token(extreme: dict) -> None:
+    assert filter_logits(LOGITS, **extreme).tolist() == [0, 1, 0, 0, 0]

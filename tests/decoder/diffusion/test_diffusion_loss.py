@@ -153,6 +153,14 @@ def test_simplified_loss_counts_the_cells_to_guess():
     assert simplified_loss(logits, x0, x0, schedule).tolist() == [0, 0]
 
 
+def test_a_single_cell_to_guess_is_the_whole_simplified_loss():
+    schedule, logits, x0, _ = example("mask", torch.ones(1, dtype=torch.long))
+    xt = x0.clone()
+    xt[0, 1, 2] = SIZE
+    nll = -logits.log_softmax(-1)[0, 1, 2, x0[0, 1, 2]]
+    torch.testing.assert_close(simplified_loss(logits, x0, xt, schedule)[0], nll)
+
+
 def test_prior_term_is_zero_for_exact_ends_and_enumerable_otherwise():
     for kind in KINDS:
         assert prior_kl(linear_schedule(9, 5, kind)) == pytest.approx(0, abs=1e-12)

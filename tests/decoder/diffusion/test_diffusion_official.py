@@ -43,6 +43,11 @@ def test_posterior_equals_the_published_one(published):
     np.testing.assert_allclose(ours.movedim(-1, 1), published["posterior"], rtol=0, atol=1e-4)
 
 
+def test_without_truncation_an_unlikely_token_keeps_its_probability():
+    log_p = official_log_x0(torch.tensor([0.0, -30.0]))
+    torch.testing.assert_close(log_p, torch.tensor([0.0, -30.0, -70.0]))
+
+
 def test_x0_prediction_has_the_published_floor_and_truncation():
     probs = torch.tensor([0.5, 0.3, 0.15, 0.05])
     full = official_log_x0(probs.log())

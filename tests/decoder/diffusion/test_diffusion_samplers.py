@@ -83,6 +83,37 @@ def test_ancestral_chain_recovers_a_joint_distribution(kind):
     assert close(shares(tokens), JOINT, count, bias=0.01)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stride", [3, 7])
+def test_a_strided_chain_passes_through_the_laws_of_the_forward_process(kind, stride):
+    """Between its ends too: the posterior of one step would leave too much noise on the way."""
+    count, schedule = 12_000, linear_schedule(20, SIZE, kind, 0.7)
+    data = JOINT.sum(1)
+
+    def joint(t):
+        return data[:, None] * q_xt_given_x0(torch.arange(SIZE), t, schedule, torch.float64)
+
+    def predict(tokens, t):
+        return (joint(t)[:, tokens] + 1e-300).movedim(0, -1).log()
+
+    times = timesteps_for(20, stride=stride)
+    laws = []
+    generator = torch.Generator().manual_seed(0)
+    ancestral(
+        predict,
+        schedule,
+        sample_stationary((count, 1), schedule, generator),
+        times,
+        generator,
+        callback=lambda done, total, tokens: laws.append(
+            torch.bincount(tokens.flatten(), minlength=SIZE + 1) / count
+        ),
+    )
+    assert len(laws) == len(times) - 1
+    for t, law in zip(times[1:], laws, strict=True):
+        assert close(law, joint(t).sum(0), count)
+
+
 def test_confidence_sampler_recovers_a_joint_distribution_one_cell_at_a_time():
     count, schedule = 6_000, linear_schedule(20, SIZE, "mask")
     tokens = confidence(
@@ -288,6 +319,27 @@ def test_confidence_unmasks_along_a_cosine_surest_first():
         assert m[:count].all()  # the least sure ones wait
 
 
+def test_the_choice_of_cells_is_a_draw_by_their_probability():
+    """log p plus Gumbel noise of scale 1: each cell is first with its p's share of all."""
+    count, options = 6_000, (1, 2, 4)  # a cell that draws among n equal tokens is sure by 1/n
+    logits = torch.full((3, 4), -torch.inf)
+    for cell, number in enumerate(options):
+        logits[cell, :number] = 0
+    kept = []
+    confidence(
+        lambda tokens, t: logits.expand(count, 3, 4),
+        linear_schedule(8, 4, "mask"),
+        torch.full((count, 3), 4),
+        2,
+        torch.Generator().manual_seed(0),
+        choice_temperature=2.0,  # halved after the first of two steps
+        callback=lambda done, total, tokens: kept.append(tokens != 4),
+    )
+    assert kept[0].sum(1).tolist() == [1] * count
+    weights = torch.tensor([1 / number for number in options])
+    assert close(kept[0].float().mean(0), weights / weights.sum(), count)
+
+
 def test_confidence_redraws_unsure_tokens_only_when_asked():
     schedule = linear_schedule(20, 6, "mask")
     history = []
@@ -366,6 +418,7 @@ def test_any_number_of_steps_from_any_start_falls_evenly_to_zero():
             assert min(gaps) >= 1
             assert max(gaps) - min(gaps) <= 1
     assert timesteps_for(3) == [3, 2, 1, 0]
+    assert timesteps_for(10, num_steps=4) == [10, 8, 5, 3, 0]  # to the nearest, halves up
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffsound.decoder.diffusion.rows import in_turn, row_times, rows_in_turn, staggered
 from diffsound.decoder.diffusion.samplers import ancestral, timesteps_for
-from diffsound.decoder.diffusion.schedule import linear_schedule
+from diffsound.decoder.diffusion.schedule import in_turn, linear_schedule, row_times, rows_in_turn
 
 STEPS = 20
 
 
 @pytest.mark.parametrize(
     "windows",
-    [
-        *(staggered(rows, order) for rows in (1, 2, 7) for order in (0.5, 1.0, 3.0)),
-        *(in_turn(shares) for shares in ([1], [3, 1], [40, 20, 10, 5, 5, 1, 1])),
-    ],
+    [in_turn(shares) for shares in ([1], [3, 1], [1, 1, 1], [40, 20, 10, 5, 5, 1, 1])],
 )
 def test_times(windows: torch.Tensor) -> None:
     times = row_times(torch.arange(STEPS + 1), windows, STEPS)
@@ -27,10 +23,6 @@ def test_times(windows: torch.Tensor) -> None:
     assert (times.diff(dim=0) >= 0).all()
     # Later rows are never cleaner than earlier ones.
     assert (times.diff(dim=1) >= 0).all()
-
-
-def test_order_one_ends_the_last_row_where_the_first_begins() -> None:
-    assert row_times(STEPS // 2, staggered(3, 1.0), STEPS).tolist() == [0, STEPS // 2, STEPS]
 
 
 def test_rows_in_turn_never_overlap() -> None:
@@ -46,15 +38,15 @@ def test_the_row_whose_turn_it_is() -> None:
     assert rows_in_turn(times).tolist() == [[0, 1], [0, 1], [1, 2], [1, 2], [2, 2], [2, 2]]
 
 
-@pytest.mark.parametrize("windows", [staggered(2, 1.0), in_turn([3, 2])])
 @pytest.mark.parametrize("transition", ["mask", "mask_uniform", "uniform"])
 def test_the_chain_draws_the_second_row_given_the_first(
-    transition: str, windows: torch.Tensor
+    transition: str,
 ) -> None:
     """Two rows that must be equal, first row biased: a denoiser that knows it recovers both.
 
     The true p(x_0 | x_t) of this toy depends on both rows; it is computed by enumeration.
     """
+    windows = in_turn([3, 2])
     codes, prior = 3, torch.tensor([0.6, 0.3, 0.1])
     schedule = linear_schedule(STEPS, codes, transition)  # type: ignore[arg-type]
 
@@ -90,8 +82,6 @@ def test_the_chain_draws_the_second_row_given_the_first(
     assert (shares - prior).abs().max() < 0.03
 
 
-def test_impossible_orders_are_refused() -> None:
-    with pytest.raises(ValueError, match="positive"):
-        staggered(2, -1.0)
+def test_a_row_without_a_share_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         in_turn([1.0, 0.0])

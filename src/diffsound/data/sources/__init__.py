@@ -1,19 +1,17 @@
-"""Data sources by name. Each is a small adapter from a data set's own files to `Record`."""
+"""Data sources by name; each is an adapter from a data set's own files to `Record`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from diffsound.data.sources.audiocaps import REQUIRED as AUDIOCAPS_COLUMNS
-from diffsound.data.sources.audiocaps import AudioCaps
-from diffsound.data.sources.audioset import AudioSet
 from diffsound.data.sources.base import Source, SourceOptions, SourceReport
 from diffsound.data.sources.clotho import Clotho
-from diffsound.data.sources.corpus import REQUIRED as CORPUS_COLUMNS
-from diffsound.data.sources.corpus import Corpus
 from diffsound.data.sources.esc50 import Esc50
-from diffsound.data.sources.folder import Folder
+from diffsound.data.sources.folder import REQUIRED as CORPUS_COLUMNS
+from diffsound.data.sources.folder import Corpus, Folder
+from diffsound.data.sources.youtube import REQUIRED as AUDIOCAPS_COLUMNS
+from diffsound.data.sources.youtube import AudioCaps, AudioSet
 from diffsound.errors import DataError, InputError
 
 SOURCES: dict[str, Callable[[Path, SourceOptions], Source]] = {
@@ -29,7 +27,7 @@ __all__ = ["SOURCES", "Source", "SourceOptions", "SourceReport", "open_source"]
 
 
 def open_source(spec: str, options: SourceOptions | None = None) -> Source:
-    """A source from "name:path", or from a path alone, whose kind is then seen from its files."""
+    """A source from "name:path", or from a path whose kind is detected from its files."""
     name, colon, rest = spec.partition(":")
     known = bool(colon) and name in SOURCES
     if colon and not known and not Path(spec).exists():

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffsound.data.find import AudioFinder, inside
 from diffsound.data.licences import normalise_licence
 from diffsound.data.record import AudioLocation, Record, one_line, safe_id
-from diffsound.data.sources.base import SourceOptions, SourceReport
-from diffsound.data.tables import check_columns, read_csv, split_list
+from diffsound.data.sources.base import (
+    AudioFinder,
+    SourceOptions,
+    SourceReport,
+    check_columns,
+    inside,
+    read_csv,
+    split_list,
+)
 from diffsound.errors import DataError
 
 SPLITS = {"development": "train", "validation": "valid", "evaluation": "test"}

@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffsound.data.find import AudioFinder
 from diffsound.data.licences import normalise_licence
 from diffsound.data.record import Record, one_line, safe_id
-from diffsound.data.sources.base import SourceOptions, SourceReport
-from diffsound.data.tables import read_csv, read_text
+from diffsound.data.sources.base import (
+    AudioFinder,
+    SourceOptions,
+    SourceReport,
+    read_csv,
+    read_text,
+)
 from diffsound.errors import DataError
 
 REQUIRED = ("filename", "fold", "target", "category")

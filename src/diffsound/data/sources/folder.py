@@ -1,9 +1,11 @@
-"""Any folder of sounds. What is known of a clip comes from, in this order:
+"""Any folder of sounds. The text of a clip comes from, in this order:
 
 1. a table: `--captions FILE`, or captions/metadata .csv/.jsonl in the folder; columns `file` and
    `caption` (or caption_1 …), optionally label, tags, title, split, licence, author, url, group
-2. a text file beside the clip (`bark.wav`, `bark.txt`): one caption per line
-3. its name: "Dog_bark_04.wav" is "dog bark"; the folder it is in is its label
+2. a text file of the same name (`bark.wav`, `bark.txt`): one caption per line
+3. its name: "Dog_bark_04.wav" is "dog bark"; its folder is its label
+
+A folder whose `metadata.csv` has an id and a file for every clip is a `Corpus`.
 """
 
 from __future__ import annotations
@@ -14,11 +16,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from diffsound.data.captions import clean_title
-from diffsound.data.find import walk_audio
 from diffsound.data.licences import normalise_licence
 from diffsound.data.record import AudioLocation, Record, one_line, safe_id, short_hash
-from diffsound.data.sources.base import SourceOptions, SourceReport
-from diffsound.data.tables import check_columns, read_csv, read_jsonl, read_text, split_list
+from diffsound.data.sources.base import (
+    SourceOptions,
+    SourceReport,
+    check_columns,
+    inside,
+    read_csv,
+    read_jsonl,
+    read_text,
+    split_list,
+    walk_audio,
+)
 
 TABLES = ("captions.csv", "captions.jsonl", "metadata.csv", "metadata.jsonl")
 FILE_COLUMNS = ("file", "file_name", "filename", "path", "audio")
@@ -137,3 +147,58 @@ def _values(rows: list[Fields], *prefixes: str) -> list[str]:
                 for text in value if isinstance(value, list) else [value]:
                     values.setdefault(one_line(text))
     return [text for text in values if text]
+
+
+REQUIRED = ("id", "file")
+
+
+class Corpus:
+    """Columns: id, file (required); source, split, label, title, caption, tags, licence, author,
+    url, seconds, group (optional). Several labels, captions or tags are separated by `;`.
+    """
+
+    name = "corpus"
+    human_captions = False
+
+    def __init__(self, root: Path, options: SourceOptions) -> None:
+        self.root = root
+        self.options = options
+
+    def records(self, report: SourceReport) -> Iterator[Record]:
+        audio = self.options.audio or self.root
+        for row in read_csv(self.root / "metadata.csv", REQUIRED, report):
+            if not row["id"]:
+                report.note("metadata.csv: a row without an id; skipped")
+                continue
+            clip_id = safe_id(row["id"])
+            path = inside(audio, row["file"])
+            if path is None:
+                report.skip(clip_id, f"its file is outside the corpus: {row['file']}")
+                continue
+            if not path.is_file():
+                report.skip(clip_id, "missing: no such audio file")
+                continue
+            stated = row.get("licence", "") or self.options.licence or ""
+            yield Record(
+                id=clip_id,
+                audio=AudioLocation(str(path)),
+                captions=tuple(one_line(text) for text in split_list(row.get("caption", ""), ";")),
+                labels=split_list(row.get("label", ""), ";"),
+                tags=split_list(row.get("tags", "")),
+                title=one_line(row.get("title", "")),
+                split=row.get("split") or "train",
+                licence=normalise_licence(stated),
+                licence_stated=stated,
+                author=row.get("author", "") or self.options.author,
+                url=row.get("url", ""),
+                source=row.get("source") or self.root.name,
+                group=row.get("group") or clip_id,
+                seconds=_seconds(row.get("seconds", "")),
+            )
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

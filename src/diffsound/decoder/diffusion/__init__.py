@@ -3,28 +3,37 @@
 Equation numbers are those of the paper's LaTeX source, where section IV has eq. 5 to 26.
 """
 
-from diffsound.decoder.diffusion.filtering import filter_logits, guide, truncation_mask
-from diffsound.decoder.diffusion.forward import (
-    q_xt_given_x0,
-    q_xt_given_xs,
-    sample_stationary,
-    sample_xt,
+from diffsound.decoder.diffusion.draws import (
+    Generators,
+    draw_categorical,
+    filter_logits,
+    guide,
+    gumbel,
+    truncation_mask,
+    uniforms,
 )
-from diffsound.decoder.diffusion.importance import ImportanceSampler
 from diffsound.decoder.diffusion.loss import (
+    ImportanceSampler,
     LossTerms,
     diffusion_loss,
     prior_kl,
     simplified_loss,
 )
-from diffsound.decoder.diffusion.noise import Generators, draw_categorical, gumbel, uniforms
 from diffsound.decoder.diffusion.official import (
     official_log_x0,
     official_posterior,
     official_schedule,
     official_timesteps,
 )
-from diffsound.decoder.diffusion.posterior import log_reverse_probs, posterior, reverse_probs
+from diffsound.decoder.diffusion.process import (
+    log_reverse_probs,
+    posterior,
+    q_xt_given_x0,
+    q_xt_given_xs,
+    reverse_probs,
+    sample_stationary,
+    sample_xt,
+)
 from diffsound.decoder.diffusion.samplers import (
     Predict,
     ancestral,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot, pad
 
-from diffsound.decoder.diffusion.filtering import truncation_mask
+from diffsound.decoder.diffusion.draws import truncation_mask
 from diffsound.decoder.diffusion.schedule import Schedule, Time, spread
 
 LOG_FLOOR = -70.0  # the published code's log 0

@@ -23,14 +23,19 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from diffsound.decoder.diffusion.filtering import filter_logits
-from diffsound.decoder.diffusion.noise import Generators, draw_categorical, gumbel, uniforms
+from diffsound.decoder.diffusion.draws import (
+    Generators,
+    draw_categorical,
+    filter_logits,
+    gumbel,
+    uniforms,
+)
 from diffsound.decoder.diffusion.official import (
     official_log_x0,
     official_posterior,
     official_timesteps,
 )
-from diffsound.decoder.diffusion.posterior import reverse_probs
+from diffsound.decoder.diffusion.process import reverse_probs
 from diffsound.decoder.diffusion.schedule import Schedule
 
 Predict = Callable[..., Tensor]
@@ -80,19 +85,20 @@ def ancestral(
     keep: Tensor | None = None,
     callback: Callback | None = None,
     cell_times: CellTimes | None = None,
+    steps: slice = slice(None),
 ) -> Tensor:
     """The paper's chain (algorithm 2) with the exact posterior for any stride.
 
     start: x at time timesteps[0], drawn from p(x_T) or q(x_t|x_0). timesteps: falling, to 0 for
-    clean tokens; a chain that ends before is gone on with from what it gave, by the same
-    generators, to what it would have given in one piece.
-    cell_times: for rows that are noised one after another (`rows.py`); None: all cells at t.
+    clean tokens. steps: run only these steps of the chain, from the tokens before them; a chain
+    run in parts with the same generators gives what it gives in one piece.
+    cell_times: for rows that are noised one after another (`schedule.py`); None: all cells at t.
     """
     if len(timesteps) < 2 or any(s >= t for t, s in pairwise(timesteps)):
         raise ValueError("timesteps must be at least two falling times")
     shaped = partial(filter_logits, temperature=temperature, top_k=top_k, truncation=truncation)
     tokens = _place(start, known, keep)
-    for done, (t, s) in enumerate(pairwise(timesteps), 1):
+    for done, (t, s) in list(enumerate(pairwise(timesteps), 1))[steps]:
         noise = uniforms(generators, tokens.shape, tokens.device)
         if cell_times is None:
             p_x0 = shaped(predict(tokens, t))

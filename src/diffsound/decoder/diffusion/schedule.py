@@ -9,11 +9,19 @@ The paper's three transition matrices (eq. 13, 16, 19) are one family. At time t
 The uniform matrix has γ̄ = 0; the mask matrix has β̄ = 0 (the paper writes β for its "stay");
 the mask-and-uniform matrix has both. Two vectors of T + 1 numbers therefore hold everything, and
 no K×K matrix is ever built. Time runs from 0 (clean) to T; the mask is index K.
+
+Rows may be noised one after another.
+
+The rows of a residual codec are stages of one description, coarse to fine. Noising the fine ones
+first means that the reverse chain draws the coarse ones first, and every finer row given them. It
+stays the paper's process: cells are noised independently of each other, only that each row reads
+the schedule at a time of its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -76,7 +84,6 @@ class Schedule:
         if (
             (self.stay.diff() > tolerance).any()
             or (self.masked.diff() < -tolerance).any()
-            or (self.stay + self.masked > 1 + tolerance).any()
             or (surviving < -tolerance).any()
         ):
             raise ValueError("stay must fall, masked must rise, and stay/(1 − masked) must fall")
@@ -172,3 +179,39 @@ def _from_level(
     if transition == "mask_uniform" and not 0 < gamma_end < 1:
         raise ValueError(f"gamma_end must lie between 0 and 1, got {gamma_end}")
     return Schedule(transition, codebook_size, 1 - level, ends[transition] * level)
+
+
+def in_turn(shares: Sequence[float]) -> Tensor:
+    """When each row is noised, as shares of the chain: [rows, 2] (from, to), without overlap.
+
+    shares: how much of the chain each row has, first row first, in any unit. What has a large
+    share is drawn in many steps, and learned most.
+    """
+    sizes = torch.tensor(list(shares), dtype=torch.float64)
+    if not len(sizes) or (sizes <= 0).any():
+        raise ValueError("every row needs a share above 0")
+    sizes = sizes / sizes.sum()
+    end = sizes.flip(0).cumsum(0).flip(0).clamp(max=1.0)
+    start = torch.cat((end[1:], torch.zeros(1, dtype=torch.float64)))
+    return torch.stack((start, end), dim=1)
+
+
+def row_times(t: Time, windows: Tensor, steps: int) -> Tensor:
+    """The time in 0..T at which each row reads the schedule: t [...] -> int64 [..., rows].
+
+    windows: [rows, 2] from `in_turn`. All rows are clean at t = 0 and fully noised
+    at t = T.
+    """
+    share = torch.as_tensor(t)[..., None].double() / steps
+    start, end = windows.to(share.device).unbind(1)
+    return ((share - start) / (end - start) * steps).clamp(0, steps).round().long()
+
+
+def rows_in_turn(times: Tensor) -> Tensor:
+    """The row being drawn at these times of rows [B, F'] and the one after it: int64 [B, 2].
+
+    Rows before it are clean (time 0) and rows after it fully noised. The last row is its own
+    successor.
+    """
+    current = (times == 0).sum(1).clamp(max=times.shape[1] - 1)
+    return torch.stack((current, (current + 1).clamp(max=times.shape[1] - 1)), dim=1)

@@ -18,7 +18,7 @@ async function askForKey() {
   sessionStorage.setItem(KEY, field.value);
 }
 
-async function request(path, options = {}) {
+export async function request(path, options = {}) {
   const headers = new Headers(options.headers);
   const key = sessionStorage.getItem(KEY);
   if (key) headers.set("Authorization", `Bearer ${key}`);
@@ -27,7 +27,7 @@ async function request(path, options = {}) {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The server does not answer. Is it still running?");
+    throw new ApiError(0, "The server does not answer. Is it still running? This page will notice when it is back.");
   }
   if (response.status === 401) {
     await askForKey();
@@ -71,6 +71,32 @@ export async function keepClip(file) {
   const form = new FormData();
   form.append("clip", file);
   return (await request("/v1/clips", { method: "POST", body: form })).json();
+}
+
+// Do something with a sound by its id on the server; one the server has dropped is uploaded again.
+export async function withSound(entry, use) {
+  try {
+    if (entry.sound.id) return await use(entry.sound.id);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
+  entry.sound.id = (await keepClip(entry.blob)).id;
+  return use(entry.sound.id);
+}
+
+export const soundPath = (id, format = "wav") => `/v1/sounds/${id}?format=${format}`;
+
+export function hasKey() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+// Resolves when the server answers again.
+export async function serverIsBack() {
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    const answer = await fetch("/readyz").catch(() => null);
+    if (answer?.ok) return;
+  }
 }
 
 export function cancelJob(job) {

@@ -1,25 +1,24 @@
-// One sound: its picture while it is made, then a player with downloads, sharing and edits.
+// One sound: a picture while it is made, then a player with marks, downloads and edits.
 
-import { fetchBlob } from "./api.js";
+import { fetchBlob, soundPath, withSound } from "./api.js";
+import { clone, fileName, isPressed, press, save, seconds } from "./dom.js";
+import { EditPanel } from "./edit.js";
 import { Scope } from "./scope.js";
-import { fileName, link, recipe } from "./share.js";
-
-let playing = null; // only one card plays at a time
+import { coverageWords, fitWords } from "./words.js";
 
 export class Card extends EventTarget {
-  constructor(title) {
+  // name: what the sound is called; short: what its heading says below the heading of its group.
+  constructor(name, short = name) {
     super();
-    const template = document.getElementById("card-template");
-    this.element = template.content.firstElementChild.cloneNode(true);
-    this.title = title;
-    this.sound = null;
-    this.audio = this.#find("audio");
-    this.playButton = this.#find(".play");
+    [this.given, this.short] = [name, short];
+    this.element = clone("card-template");
+    this.entry = null; // what the library keeps of it, once it is finished
     this.progress = this.#find("progress");
-    this.scope = new Scope(this.#find(".scope"));
-    this.element.classList.add("making");
-    this.element.setAttribute("aria-label", title);
-    this.scope.image.alt = `Spectrogram of ${title}`;
+    this.playButton = this.#find(".play");
+    this.scope = new Scope(this.#find(".scope"), this.#find("audio"));
+    this.panel = new EditPanel(this.#find(".edit-panel"), this.#find(".edit"), this.scope);
+    this.element.dataset.state = "making";
+    this.#name(name);
     this.#wire();
   }
 
@@ -28,132 +27,115 @@ export class Card extends EventTarget {
   }
 
   preview(image) {
-    if (!this.sound) this.scope.image.src = image;
+    if (this.entry) return;
+    const picture = this.#find(".preview");
+    picture.src = image;
+    picture.hidden = false;
   }
 
   advance(share) {
     this.progress.value = share;
+    this.#find(".time").textContent = share < 1 ? `making · ${Math.round(100 * share)} %` : "almost there";
   }
 
   // Show a finished sound; resolves when it can be played.
-  async finish(sound, title = this.title) {
-    this.sound = sound;
-    this.title = title;
-    this.#find(".seed").textContent = sound.prompt ? `seed ${sound.seed}` : "";
-    this.#find(".seed").hidden = !sound.prompt;
-    this.#find(".share").hidden = !sound.prompt || "edit" in sound.settings;
-    this.#find(".edit-panel [name=prompt]").value = sound.prompt;
-    this.#find(".edit-panel [name=end]").max = sound.seconds;
-    this.#showCoverage(sound.coverage);
+  async finish(entry) {
+    this.entry = entry;
+    const { sound } = entry;
+    this.#name(entry.name);
+    this.#showWords(".fit", fitWords(sound.score));
+    this.#showWords(".coverage", coverageWords(sound.coverage));
     this.#showLayers(sound.layers);
-    try {
-      const [audio, picture] = await Promise.all([fetchBlob(sound.url), fetchBlob(sound.spectrogram_url)]);
-      this.blob = audio;
-      this.audio.src = URL.createObjectURL(audio);
-      this.scope.image.src = URL.createObjectURL(picture);
-    } catch (error) {
-      this.fail(error.message);
-      return;
-    }
-    this.scope.show(sound, title);
-    this.#showTime();
+    this.panel.show(sound);
+    press(this.#find(".favourite"), entry.favourite);
+    this.#find(".reuse").hidden = !entry.steps;
+    this.#find(".copy-as").hidden = !entry.steps;
+    await this.scope.load(entry.blob, { seconds: sound.seconds, sampleRate: sound.sample_rate, label: entry.name });
+    this.#showTime(0);
     this.progress.hidden = true;
+    this.#find(".preview").hidden = true;
     this.playButton.disabled = false;
-    this.element.classList.remove("making");
+    for (const controls of this.element.querySelectorAll("fieldset.bar, fieldset.marks")) controls.disabled = false;
     this.element.dataset.state = "ready";
   }
 
-  fail(message) {
+  // Say what went wrong with it, or that nothing does any more.
+  complain(message) {
     const problem = this.#find(".problem");
     problem.textContent = message;
-    problem.hidden = false;
-    this.progress.hidden = true;
-    this.element.classList.remove("making");
-    this.element.dataset.state = "failed";
+    problem.hidden = !message;
   }
 
-  // Play from the playhead, or the selected region alone.
-  async play() {
-    if (playing && playing !== this) playing.audio.pause();
-    playing = this;
-    const [start, end] = this.scope.region || [0, this.sound.seconds];
-    if (this.audio.currentTime < start || this.audio.currentTime >= end - 0.05) {
-      this.audio.currentTime = start;
-    }
-    // Before the first click on the page a browser may refuse to make noise: then the button is there.
-    await this.audio.play().catch(() => {});
+  remove() {
+    this.scope.destroy();
+    this.element.remove();
   }
 
-  toggle() {
-    if (!this.sound || this.playButton.disabled) return;
-    if (this.audio.paused) this.play();
-    else this.audio.pause();
+  matches(words, onlyFavourites) {
+    if (!this.entry) return true;
+    const text = `${this.entry.name} ${this.entry.title} ${this.entry.sound.prompt}`.toLowerCase();
+    return (!onlyFavourites || this.entry.favourite) && words.every((word) => text.includes(word));
   }
 
   #wire() {
-    this.playButton.addEventListener("click", () => this.toggle());
-    this.audio.addEventListener("play", () => {
-      this.#showPlaying(true);
-      this.#follow();
+    this.playButton.addEventListener("click", () => this.scope.toggle());
+    this.scope.addEventListener("playing", (event) => {
+      this.element.classList.toggle("playing", event.detail);
+      this.playButton.setAttribute("aria-label", `${event.detail ? "Pause" : "Play"} ${this.entry.name}`);
     });
-    this.audio.addEventListener("pause", () => this.#showPlaying(false));
-    this.scope.addEventListener("toggle", () => this.toggle());
-    this.scope.addEventListener("seek", (event) => {
-      this.audio.currentTime = event.detail;
-      this.#showTime();
+    this.scope.addEventListener("move", (event) => this.#showTime(event.detail));
+    this.scope.addEventListener("loop", () => this.#find(".loop").click());
+    this.#on(".loop", (button) => {
+      press(button, !isPressed(button));
+      this.scope.setLoop(isPressed(button));
     });
-    this.scope.addEventListener("region", (event) => this.#showRegion(event.detail));
-    this.#find(".seed").addEventListener("click", () => this.#tell("seed", this.sound.seed));
+    this.#on(".zoom-in", () => this.scope.zoom(2));
+    this.#on(".zoom-out", () => this.scope.zoom(0.5));
+    this.#on(".favourite", (button) => {
+      this.entry.favourite = !this.entry.favourite;
+      press(button, this.entry.favourite);
+      this.#tell("change");
+    });
+    this.#on(".compare-button", () => this.#tell("compare"));
+    this.#on(".copy-as", () => this.#tell("copy"));
+    this.#on(".reuse", () => this.#tell("reuse"));
+    this.#on(".rename", () => this.#rename());
+    this.#on(".delete", () => this.#tell("delete"));
     for (const button of this.element.querySelectorAll("[data-format]")) {
       button.addEventListener("click", () => this.#download(button.dataset.format));
     }
-    this.#find(".share").addEventListener("click", () => this.#share());
-    this.#find(".copy").addEventListener("click", () => this.#copy());
-    this.#find(".edit").addEventListener("click", () => this.#openEdit(this.#find(".edit-panel").hidden));
-    this.#find(".edit-panel").addEventListener("submit", (event) => event.preventDefault());
-    for (const name of ["start", "end"]) {
-      this.#field(name).addEventListener("change", () => {
-        const [start, end] = [this.#field("start").value, this.#field("end").value];
-        if (start !== "" && end !== "") this.scope.select(Number(start), Number(end));
-      });
-    }
-    for (const button of this.element.querySelectorAll("[data-edit]")) {
-      button.addEventListener("click", () => this.#edit(button.dataset.edit));
-    }
+    this.#on(".grip", () => this.#download("wav"));
+    this.#find(".grip").addEventListener("dragstart", (event) => this.#dragOut(event));
+    this.panel.addEventListener("edit", (event) => this.#tell("edit", event.detail));
   }
 
-  #field(name) {
-    return this.#find(`.edit-panel [name=${name}]`);
+  #on(selector, act) {
+    const button = this.#find(selector);
+    button.addEventListener("click", () => act(button));
   }
 
   #tell(name, detail) {
     this.dispatchEvent(new CustomEvent(name, { detail }));
   }
 
-  // Move the playhead with the sound, and stop where the selected region ends.
-  #follow() {
-    this.scope.move(this.audio.currentTime);
-    this.#showTime();
-    if (this.scope.region && this.audio.currentTime >= this.scope.region[1]) this.audio.pause();
-    if (!this.audio.paused && !this.audio.ended) requestAnimationFrame(() => this.#follow());
+  #name(name) {
+    this.#find(".name").textContent = name === this.given ? this.short : name;
+    this.element.setAttribute("aria-label", name);
+    this.playButton.setAttribute("aria-label", `Play ${name}`);
+    this.#find(".preview").alt = `Spectrogram of ${name}, unfinished`;
   }
 
-  #showPlaying(on) {
-    this.element.classList.toggle("playing", on);
-    this.playButton.setAttribute("aria-label", on ? "Pause" : "Play");
+  #showTime(at) {
+    this.#find(".time").textContent = `${at.toFixed(1)} / ${seconds(this.entry.sound.seconds)}`;
   }
 
-  #showTime() {
-    this.#find(".time").textContent = `${this.scope.position.toFixed(1)} / ${this.sound.seconds.toFixed(1)} s`;
-  }
-
-  #showCoverage(coverage) {
-    if (!coverage) return;
-    const nearest = [].concat(coverage.nearest ?? []).slice(0, 3).map((one) => one.caption ?? one);
-    const note = coverage.note ?? (nearest.length ? `Nearest the model knows: ${nearest.join(" · ")}` : "");
-    const line = this.#find(".coverage");
-    line.textContent = note;
-    line.hidden = !note;
+  #showWords(selector, words) {
+    const tip = this.#find(selector);
+    tip.hidden = !words;
+    if (!words) return;
+    tip.querySelector(".tip-word").textContent = words.word;
+    tip.querySelector(".tip-text").textContent = words.text;
+    tip.dataset.verdict = words.verdict ?? "";
   }
 
   // What a scene is mixed of: each layer with its time, and a file to take away.
@@ -166,6 +148,7 @@ export class Card extends EventTarget {
       item.textContent = `${layer.start.toFixed(1)}–${layer.end.toFixed(1)} s  ${layer.text}${place} `;
       const take = document.createElement("button");
       take.type = "button";
+      take.className = "link";
       take.textContent = "WAV";
       take.setAttribute("aria-label", `Download this layer: ${layer.text}`);
       take.addEventListener("click", () => this.#saveLayer(layer.url, index + 1));
@@ -176,70 +159,64 @@ export class Card extends EventTarget {
 
   async #saveLayer(url, number) {
     try {
-      save(await fetchBlob(url), fileName(this.sound, "wav").replace(/\.wav$/, `-layer${number}.wav`));
+      save(await fetchBlob(url), this.#file("wav").replace(/\.wav$/, `-layer${number}.wav`));
+      this.complain("");
     } catch (error) {
-      this.fail(error.message);
+      this.complain(error.status === 404 ? "The server no longer has the layers of this sound. Generate it again to get them." : error.message);
     }
   }
 
-  #showRegion(region) {
-    const button = this.#find("[data-edit=inpaint]");
-    button.disabled = !region;
-    this.#field("start").value = region ? region[0].toFixed(2) : "";
-    this.#field("end").value = region ? region[1].toFixed(2) : "";
-    if (region) this.#openEdit(true);
+  // The title becomes a field; Enter keeps the new name, Escape the old one.
+  #rename() {
+    const title = this.#find(".name");
+    const field = document.createElement("input");
+    field.className = "name-field";
+    field.value = this.entry.name;
+    field.maxLength = 200;
+    field.setAttribute("aria-label", "New name");
+    let done = false;
+    const finish = (name) => {
+      if (done) return;
+      done = true;
+      if (name.trim() && name !== this.entry.name) {
+        this.entry.name = name.trim();
+        this.#tell("change");
+      }
+      field.replaceWith(title);
+      this.#name(this.entry.name);
+    };
+    field.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.key !== "Enter" && event.key !== "Escape") return;
+      event.preventDefault(); // the button that gets the focus is not pressed
+      finish(event.key === "Enter" ? field.value : this.entry.name);
+      this.#find(".more").focus();
+    });
+    field.addEventListener("blur", () => finish(field.value));
+    title.replaceWith(field);
+    field.select();
   }
 
-  #openEdit(open) {
-    this.#find(".edit-panel").hidden = !open;
-    this.#find(".edit").setAttribute("aria-expanded", String(open));
-  }
-
-  #edit(operation) {
-    const names = { inpaint: ["start", "end", "low", "high"], extend: ["seconds"], vary: ["strength"] };
-    const fields = { prompt: this.#field("prompt").value };
-    for (const name of names[operation]) {
-      if (this.#field(name).value !== "") fields[name] = this.#field(name).value;
-    }
-    if (!fields.prompt.trim()) {
-      this.#field("prompt").focus();
-      this.#field("prompt").reportValidity();
-      return;
-    }
-    this.#tell("edit", { operation, fields });
+  #file(format) {
+    return fileName(this.entry.name, this.entry.sound.seed, format);
   }
 
   async #download(format) {
-    this.#find(".download").open = false;
-    const path = this.sound.url + `?format=${format}`;
     try {
-      save(format === "wav" ? this.blob : await fetchBlob(path), fileName(this.sound, format));
+      const blob = format === "wav" ? this.entry.blob : await withSound(this.entry, (id) => fetchBlob(soundPath(id, format)));
+      save(blob, this.#file(format));
+      this.complain("");
     } catch (error) {
-      this.fail(error.message);
+      this.complain(error.message);
     }
   }
 
-  #share() {
-    const panel = this.#find(".share-panel");
-    panel.hidden = !panel.hidden;
-    this.#find(".link").value = link(recipe(this.sound));
-    this.#find(".json").value = JSON.stringify(recipe(this.sound));
-    if (!panel.hidden) this.#find(".link").select();
+  // Out of the page: a file for the desktop where the browser can, the file itself for other pages.
+  #dragOut(event) {
+    const file = new File([this.entry.blob], this.#file("wav"), { type: "audio/wav" });
+    event.dataTransfer.effectAllowed = "copy";
+    event.dataTransfer.setData("DownloadURL", `audio/wav:${file.name}:${this.scope.audio.src}`);
+    event.dataTransfer.setData("application/x-diffsound", this.entry.id);
+    event.dataTransfer.items.add(file);
   }
-
-  async #copy() {
-    const field = this.#find(".link");
-    field.select();
-    // Off this machine and without TLS there is no clipboard; the link is selected then.
-    await navigator.clipboard?.writeText(field.value).catch(() => {});
-    this.#find(".copy").textContent = "Copied";
-  }
-}
-
-function save(blob, name) {
-  const anchor = document.createElement("a");
-  anchor.href = URL.createObjectURL(blob);
-  anchor.download = name;
-  anchor.click();
-  setTimeout(() => URL.revokeObjectURL(anchor.href), 10_000);
 }

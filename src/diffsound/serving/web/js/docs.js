@@ -1,92 +1,57 @@
-// The OpenAPI document as a page: every operation, its fields, its answers, a line to try it with.
+// The OpenAPI document as a page on which every operation can be tried.
 
-const api = await (await fetch("/openapi.json")).json();
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
 
-function element(name, text, className) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
+// Swagger UI plays an audio answer by asking for its address again, with GET: a sound that was made
+// by a POST is played from the bytes that came back.
+const addresses = new WeakMap();
+
+function address(sound) {
+  if (!addresses.has(sound)) addresses.set(sound, URL.createObjectURL(sound));
+  return addresses.get(sound);
 }
 
-function resolve(schema) {
-  return schema?.$ref ? api.components.schemas[schema.$ref.split("/").pop()] : schema;
-}
+const playing = ({ React }) => ({
+  wrapComponents: {
+    responseBody: (Original) => (props) => {
+      const { content, contentType } = props;
+      if (!(content instanceof Blob) || !/^audio\//.test(contentType)) {
+        return React.createElement(Original, props);
+      }
+      const src = address(content);
+      return React.createElement(
+        "div",
+        null,
+        React.createElement("audio", { controls: true, src }),
+        React.createElement("a", { href: src, download: "sound" }, "Download"),
+      );
+    },
+  },
+});
 
-function typeOf(schema) {
-  const options = (schema.anyOf ?? [schema]).filter((one) => one.type !== "null");
-  return options.map((one) => one.$ref ? one.$ref.split("/").pop() : one.enum?.join(" | ") ?? (one.contentMediaType || one.format === "binary" ? "file" : one.type ?? "any")).join(" or ");
-}
-
-function limits(schema) {
-  const [bound] = (schema.anyOf ?? [schema]).filter((one) => one.type !== "null");
-  const names = { minimum: "≥", exclusiveMinimum: ">", maximum: "≤", maxLength: "characters ≤" };
-  return Object.entries(names).filter(([key]) => bound[key] !== undefined).map(([key, sign]) => `${sign} ${bound[key]}`).join(", ");
-}
-
-function table(title, rows) {
-  const made = element("table");
-  made.append(element("caption", title));
-  for (const cells of rows) {
-    const row = element("tr");
-    cells.forEach((text, i) => {
-      const cell = element(i ? "td" : "th");
-      cell.append(i ? text : element("code", text));
-      row.append(cell);
-    });
-    made.append(row);
-  }
-  return made;
-}
-
-function fields(schema) {
-  const required = new Set(schema.required ?? []);
-  return Object.entries(schema.properties ?? {}).map(([name, field]) => [
-    name,
-    typeOf(field) + (required.has(name) ? ", required" : ""),
-    [field.description, limits(field), field.default != null ? `default ${JSON.stringify(field.default)}` : ""].filter(Boolean).join("; "),
-  ]);
-}
-
-function example(path, method, type, schema) {
-  const url = location.origin + path;
-  if (type === "application/json") {
-    return `curl -X ${method} ${url} \\\n  -H 'Content-Type: application/json' \\\n  -d '{"prompt": "a dog barks", "seed": 7}'${path === "/v1/generate" ? " -o dog.wav" : ""}`;
-  }
-  if (type === "multipart/form-data") {
-    const samples = { prompt: "a bell", start: 1, end: 2, seconds: 2, clip: "@clip.wav" };
-    const wanted = new Set([...(schema.required ?? []), "clip"]);
-    const parts = Object.entries(samples).filter(([name]) => wanted.has(name)).map(([name, value]) => ` -F ${name}='${value}'`);
-    return `curl -X ${method} ${url} \\\n ${parts.join("")}${path.includes("/edit/") ? " -o new.wav" : ""}`;
-  }
-  return `curl${method === "GET" ? "" : ` -X ${method}`} ${url}`;
-}
-
-const sections = new Map();
-for (const [path, methods] of Object.entries(api.paths)) {
-  for (const [name, operation] of Object.entries(methods)) {
-    const method = name.toUpperCase();
-    const details = element("details", undefined, "operation");
-    const summary = element("summary");
-    summary.append(element("span", method, "method"), element("code", path), ` — ${operation.description ?? ""}`);
-    const body = element("div");
-    const [type, content] = Object.entries(operation.requestBody?.content ?? {})[0] ?? [];
-    const schema = resolve(content?.schema);
-    if (operation.parameters) {
-      body.append(table("Parameters", operation.parameters.map((one) => [one.name, `${one.in}, ${typeOf(one.schema)}`, limits(one.schema)])));
+// It also fills every field of a form with a sample. What need not be given starts empty.
+function withEmptyForms(api) {
+  for (const operation of Object.values(api.paths).flatMap(Object.values)) {
+    const { $ref } = operation.requestBody?.content["multipart/form-data"]?.schema ?? {};
+    const form = $ref && api.components.schemas[$ref.split("/").pop()];
+    for (const [name, field] of Object.entries(form?.properties ?? {})) {
+      if (!form.required?.includes(name) && field.default === undefined) field.examples = [""];
     }
-    if (schema) body.append(table(`Body, ${type}`, fields(schema)));
-    body.append(table("Answers", Object.entries(operation.responses).map(([status, one]) => [status, Object.keys(one.content ?? {}).join(", "), one.description])));
-    body.append(element("pre", example(path, method, type, schema)));
-    details.append(summary, body);
-    const tag = operation.tags?.[0] ?? "other";
-    if (!sections.has(tag)) {
-      const section = element("section");
-      section.append(element("h2", tag));
-      sections.set(tag, section);
-    }
-    sections.get(tag).append(details);
   }
+  return api;
 }
-document.getElementById("version").textContent = api.info.version;
-document.getElementById("operations").replaceChildren(...sections.values());
+
+const answer = await fetch("/openapi.json");
+SwaggerUIBundle({
+  spec: withEmptyForms(await answer.json()),
+  dom_id: "#operations",
+  plugins: [playing],
+  deepLinking: true,
+  tryItOutEnabled: true,
+  displayRequestDuration: true,
+  defaultModelsExpandDepth: 0,
+  validatorUrl: null, // it would send the document to a service elsewhere
+});

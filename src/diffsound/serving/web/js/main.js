@@ -1,257 +1,158 @@
-// The page: the form, the running job, and the visit's history.
+// The page: what the visitor does, and who does it.
 
-import { cancelJob, events, keepClip, loadBundles, startEdit, startJob } from "./api.js";
-import { History } from "./history.js";
-import { fromAddress } from "./share.js";
+import "./menu.js";
+import { fetchBlob, keepClip, loadBundles, serverIsBack } from "./api.js";
+import { loadCapabilities } from "./capabilities.js";
+import { compare, leaveComparison, switchSides } from "./compare.js";
+import { Composer } from "./composer.js";
+import { openCopy } from "./copy.js";
+import { byId, say, toast } from "./dom.js";
+import { acceptFiles } from "./drop.js";
+import { showExamples } from "./examples.js";
+import { Jobs, Stopped } from "./jobs.js";
+import { Library } from "./library.js";
+import { setVolume } from "./playing.js";
+import { fromAddress } from "./recipe.js";
+import { Results } from "./results.js";
 
-const byId = (name) => document.getElementById(name);
-const form = byId("maker");
-const prompt = byId("prompt");
-const history = new History(byId("history"), wireCard);
-let running = null; // the job at work
+const VOLUME = "diffsound-volume";
+const EDITS = { inpaint: "new selection", extend: "longer", vary: "variation" };
 
-const NUMBERS = ["duration", "num_candidates", "keep", "seed", "guidance_scale", "num_inference_steps",
-  "temperature", "top_k", "truncation"];
+const asked = Promise.all([loadBundles(), loadCapabilities()]);
+asked.catch(() => {}); // said below
+const composer = new Composer();
+const results = new Results(await Library.open(), wireCard);
+let jobs = null;
+let defaults = {};
 
-function settings() {
-  const values = {};
-  for (const [name, value] of new FormData(form)) {
-    if (value === "" || value instanceof File) continue;
-    values[name] = NUMBERS.includes(name) ? Number(value) : value;
-  }
-  return values;
-}
+const clock = () => new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
-function fill(values) {
-  for (const [name, value] of Object.entries(values)) {
-    const field = form.elements.namedItem(name);
-    if (field) field.value = value;
-  }
-  const folded = ["negative_prompt", "guidance_scale", "num_inference_steps", "sampler", "temperature"];
-  byId("more").open ||= folded.some((name) => values[name] != null);
-  showDuration();
-}
-
-function showDuration() {
-  byId("duration-shown").textContent = `${Number(byId("duration").value)} s`;
-}
-
-function complain(message) {
-  byId("problem").textContent = message || "";
-  byId("problem").hidden = !message;
-}
-
-function say(text) {
-  byId("status").textContent = text;
-}
-
-function busy(on) {
-  byId("go").hidden = on;
-  byId("stop").hidden = !on;
-}
-
-// Run a job to its end, showing every step in the group's cards. When only the best of its takes
-// are kept, which ones is known at the end: until then all cards show how far the whole job is.
-async function follow(start, title, note, { takes, keep }) {
-  if (running) await stop();
+// Do something that may fail; what went wrong is said where it was asked for.
+async function attempt(complain, act) {
   complain("");
-  busy(true);
-  let group = null;
-  let heard = false;
-  const mine = { job: null };
-  running = mine;
+  composer.busy(true);
   try {
-    mine.job = await start();
-    group = history.open(title, note, keep ?? takes);
-    say(`Making ${title}`);
-    const finished = [];
-    for await (const { event, data } of events(mine.job)) {
-      const card = group.cards[data.item];
-      if (event === "progress") {
-        if (keep == null) card.advance(data.share);
-        else group.cards.forEach((each) => each.advance(data.progress));
-      }
-      if (event === "preview") card?.preview(data.image);
-      if (event === "sound") {
-        finished.push(card.finish(data.sound).then(() => {
-          if (!heard && card.element.dataset.state === "ready") {
-            heard = true;
-            return card.play();
-          }
-        }));
-      }
-      if (event === "failed") throw new Error(data.detail);
-      if (event === "cancelled") throw new Error("Stopped.");
-    }
-    await Promise.all(finished);
-    history.store();
-    say(`${title} is ready`);
+    return await act();
   } catch (error) {
-    if (running === mine) complain(error.message);
-    group?.cards.filter((card) => !card.sound).forEach((card) => card.fail(error.message));
-  } finally {
-    if (running === mine) {
-      running = null;
-      busy(false);
+    if (error instanceof Stopped) {
+      toast(error.message);
+    } else {
+      complain(error.message);
+      if (error.status === 0) serverIsBack().then(() => complain(""));
     }
+    return null;
+  } finally {
+    composer.busy(jobs?.running != null);
   }
 }
 
-async function stop() {
-  if (running?.job) await cancelJob(running.job);
-}
+const complain = (message) => composer.complain(message);
 
-function clock() {
-  return new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-}
-
-function generate(changes = {}) {
-  const values = { ...settings(), ...changes };
+function generate(values) {
   if (!values.prompt?.trim()) {
     complain("Describe a sound first, for example: a dog barks");
-    prompt.focus();
-    return Promise.resolve();
+    composer.prompt.focus();
+    return null;
   }
-  const seconds = `${values.duration} s`;
+  const length = values.duration === "auto" ? "auto length" : `${values.duration} s`;
   const takes = values.num_candidates || 1;
-  const note = values.keep == null ? seconds : `${seconds} · best ${values.keep} of ${takes}`;
-  return follow(() => startJob(values), values.prompt, `${note} · ${clock()}`, { takes, keep: values.keep });
+  const chosen = values.keep == null ? "" : ` · best ${values.keep} of ${takes}`;
+  return attempt(complain, () => jobs.generate(values, values.prompt.trim(), `${length}${chosen} · ${clock()}`));
+}
+
+function edit(card, operation, values) {
+  const title = `${values.prompt} (${EDITS[operation]})`;
+  return attempt((message) => card.complain(message), async () => {
+    const entries = await jobs.edit(card.entry, operation, values, title, `from “${card.entry.name}” · ${clock()}`);
+    byId("results").scrollIntoView({ block: "start" });
+    return entries;
+  });
 }
 
 function wireCard(card) {
-  card.addEventListener("seed", (event) => {
-    byId("seed").value = event.detail;
-    prompt.value = card.sound.prompt;
-    byId("seed").focus();
+  card.addEventListener("edit", ({ detail }) => edit(card, detail.operation, { ...composer.editSettings(), ...detail.fields }));
+  card.addEventListener("copy", () => openCopy(card.entry, defaults));
+  card.addEventListener("reuse", () => {
+    composer.fill(card.entry.steps[0]);
+    composer.prompt.focus();
+    toast("The settings of this sound are in the form");
   });
-  card.addEventListener("edit", (event) => edit(card, event.detail));
+  card.addEventListener("compare", () => compare(card));
+  card.addEventListener("removed", () => leaveComparison(card));
 }
 
-const EDITS = { inpaint: "region anew", extend: "longer", vary: "another take" };
-
-function edit(card, { operation, fields }) {
-  const shared = settings();
-  const more = Object.fromEntries(
-    ["num_candidates", "seed", "negative_prompt", "guidance_scale", "num_inference_steps", "sampler",
-      "temperature", "top_k", "truncation", "bundle"]
-      .filter((name) => shared[name] != null).map((name) => [name, shared[name]]),
-  );
-  const start = async () => {
-    try {
-      return await startEdit(operation, { ...more, ...fields, sound: card.sound.id });
-    } catch (error) {
-      // The server has let go of the sound, but this page still has it.
-      if (error.status !== 404) throw error;
-      return startEdit(operation, { ...more, ...fields, clip: card.blob });
-    }
-  };
-  const title = `${fields.prompt} (${EDITS[operation]})`;
-  follow(start, title, clock(), { takes: shared.num_candidates || 1 })
-    .then(() => window.scrollTo({ top: 0, behavior: "smooth" }));
-}
-
-async function upload(file) {
-  complain("");
-  try {
+async function open(file) {
+  if (/\.zip$/i.test(file.name)) {
+    await attempt(complain, () => results.import(file));
+    return;
+  }
+  await attempt(complain, async () => {
     const sound = await keepClip(file);
-    const group = history.open(file.name, `your clip · ${clock()}`, 1);
-    await group.cards[0].finish(sound);
-    history.store();
+    const group = results.open(file.name, `your recording · ${clock()}`, 1);
+    const blob = await fetchBlob(sound.url);
+    await results.finish(group, group.cards[0], 0, sound, { blob, steps: null });
     say(`${file.name} is ready to edit`);
-  } catch (error) {
-    complain(error.message);
-  }
-  byId("upload").value = "";
+  });
 }
 
-// No more can be kept than are made.
-function boundKeep() {
-  byId("keep").max = byId("takes").value || 1;
+// Make the sound of a link again, step by step.
+async function openShared() {
+  const steps = fromAddress(jobs.fields);
+  if (!steps) return;
+  const [first, ...edits] = steps;
+  composer.fill({ ...first, num_candidates: 1 });
+  let entry = (await generate({ ...first, num_candidates: 1 }))?.[0];
+  for (const { edit: operation, ...values } of edits) {
+    if (!entry) return;
+    const made = entry;
+    entry = (await attempt(complain, () => jobs.edit(
+      made, operation, { ...values, num_candidates: 1 }, `${values.prompt} (${EDITS[operation]})`, clock(),
+    )))?.[0];
+  }
 }
 
-function showBundles({ bundles, limits }) {
-  const chosen = bundles[0];
-  byId("model").textContent = bundles.length > 1 ? "" : chosen.name;
-  byId("duration").max = limits.duration;
-  byId("duration").value = chosen.defaults.duration;
-  byId("takes").max = limits.candidates;
-  const ranks = bundles.some((bundle) => bundle.ranks);
-  byId("keep-field").hidden = !ranks;
-  byId("keep").disabled = !ranks;
-  boundKeep();
-  prompt.maxLength = limits.prompt_chars;
-  const field = (name) => form.elements.namedItem(name);
-  field("guidance_scale").placeholder = chosen.defaults.guidance_scale;
-  field("num_inference_steps").placeholder = chosen.defaults.num_inference_steps ?? "";
-  field("num_inference_steps").max = Math.min(limits.steps, chosen.timesteps ?? limits.steps);
-  field("temperature").placeholder = chosen.defaults.temperature;
-  field("truncation").placeholder = chosen.defaults.truncation;
-  field("top_k").placeholder = chosen.defaults.top_k ?? "all";
-  if (bundles.length > 1) {
-    field("bundle").replaceChildren(...bundles.map(({ name }) => new Option(name, name)));
-    byId("bundle-field").hidden = false;
-  }
-  for (const text of chosen.examples) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = text;
-    button.addEventListener("click", () => {
-      prompt.value = text;
-      generate();
-    });
-    byId("examples").append(button);
-  }
-  showDuration();
+function chooseFile(field, act) {
+  byId(field).addEventListener("change", async ({ target }) => {
+    for (const file of [...target.files]) await act(file);
+    target.value = "";
+  });
 }
 
-form.addEventListener("submit", (event) => {
-  event.preventDefault();
-  generate();
-});
-prompt.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    if (!byId("go").disabled) form.requestSubmit();
-  }
+composer.addEventListener("submit", () => generate(composer.settings()));
+byId("stop").addEventListener("click", () => jobs.stop());
+byId("open-file").addEventListener("click", () => byId("upload").click());
+chooseFile("upload", open);
+chooseFile("import-file", open);
+acceptFiles(open);
+byId("volume").value = localStorage.getItem(VOLUME) ?? 1;
+setVolume(Number(byId("volume").value));
+byId("volume").addEventListener("input", ({ target }) => {
+  setVolume(Number(target.value));
+  localStorage.setItem(VOLUME, target.value);
 });
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input, textarea, select");
-  if (event.key === "Escape" && running) stop();
-  if (event.key === "/" && !typing) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape") jobs?.stop();
+  if (event.target.closest?.("input, textarea, select")) return;
+  if (event.key === "x") switchSides();
+  if (event.key === "/") {
     event.preventDefault();
-    prompt.focus();
+    composer.prompt.focus();
   }
 });
-// Only one menu is open at a time, and none once the pointer goes elsewhere.
-document.addEventListener("click", (event) => {
-  for (const menu of document.querySelectorAll("details.menu[open]")) {
-    if (!menu.contains(event.target)) menu.open = false;
-  }
-});
-byId("stop").addEventListener("click", stop);
-byId("takes").addEventListener("input", boundKeep);
-byId("duration").addEventListener("input", showDuration);
-byId("upload").addEventListener("change", () => {
-  const [file] = byId("upload").files;
-  if (file) upload(file);
-});
-window.addEventListener("pagehide", stop);
-
-async function openShared() {
-  const shared = fromAddress();
-  if (!shared) return;
-  const values = { ...shared, num_candidates: 1 };
-  fill(values);
-  // Not the form's own values: its duration moves in steps, a shared one need not.
-  await generate({ ...values, keep: undefined });
-}
+window.addEventListener("pagehide", () => jobs?.stop());
 window.addEventListener("hashchange", openShared);
 
 try {
-  showBundles(await loadBundles());
-  byId("go").disabled = false;
+  const [server, capabilities] = await asked;
+  const [bundle] = server.bundles;
+  ({ defaults } = bundle);
+  jobs = new Jobs(results, capabilities.fields);
+  byId("model").textContent = server.bundles.length > 1 ? `${server.bundles.length} models` : `model ${bundle.name}`;
+  composer.offer(server, capabilities);
+  await results.restore();
   document.documentElement.dataset.ready = "true";
-  history.restore();
+  await showExamples(bundle, (example) => composer.suggest(example));
   await openShared();
 } catch (error) {
   byId("model").textContent = "";

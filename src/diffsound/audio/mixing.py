@@ -1,0 +1,152 @@
+"""What a mixer needs: levels, fades, distance.
+
+Waves are float32 [samples], mono, nominally within [-1, 1]. Levels are of the parts that sound,
+since the pauses of a barking dog say nothing about how loud it barks.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffsound.errors import InputError
+
+PEAK = 0.99  # what every augmented wave is kept within, so that 16-bit writing never clips
+SILENT = 1e-5  # a wave whose RMS is below this (-100 dBFS) has no level to normalise
+
+FRAME_SECONDS = 0.02
+TAIL = 0.4  # seconds of reverberation behind a distant event
+# A frame this far below the loudest one is a pause for levels, and silence at a clip's ends.
+PAUSE_DB, SILENCE_DB = 25.0, 50.0
+LEVEL_SLACK_DB = 6.0
+MOST_GAIN_DB = 24.0  # what is nearly silent has a reason to be
+
+
+def rms(wave: np.ndarray) -> float:
+    """Root mean square of a wave; 0 for an empty one."""
+    return float(np.sqrt(np.mean(np.square(wave, dtype=np.float64)))) if len(wave) else 0.0
+
+
+def decibels(db: float) -> float:
+    """The amplitude factor of a gain in dB."""
+    return float(10.0 ** (db / 20.0))
+
+
+def keep_peak(wave: np.ndarray, peak: float = PEAK) -> np.ndarray:
+    """The wave, scaled down as a whole if it would exceed `peak`."""
+    top = float(np.abs(wave).max(initial=0.0))
+    return wave * np.float32(peak / top) if top > peak else wave
+
+
+def fade(wave: np.ndarray, fade_in: int, fade_out: int) -> np.ndarray:
+    """A copy with raised-cosine ramps at both ends, each at most half of the wave."""
+    wave = np.array(wave, dtype=np.float32)
+    half = len(wave) // 2
+    fade_in, fade_out = min(fade_in, half), min(fade_out, half)
+    if fade_in:
+        wave[:fade_in] *= _ramp(fade_in)
+    if fade_out:
+        wave[-fade_out:] *= _ramp(fade_out)[::-1]
+    return wave
+
+
+def _ramp(samples: int) -> np.ndarray:
+    phase = (np.arange(samples) + 0.5) / samples
+    return (0.5 - 0.5 * np.cos(np.pi * phase)).astype(np.float32)
+
+
+def frame_rms(wave: np.ndarray, frame: int) -> np.ndarray:
+    """RMS of consecutive frames, the last one zero-padded: [ceil(samples / frame)]."""
+    padded = np.pad(wave, (0, -len(wave) % frame)).astype(np.float64)
+    return np.sqrt(np.square(padded.reshape(-1, frame)).mean(axis=1))
+
+
+def active_rms(wave: np.ndarray, rate: int) -> float:
+    """RMS over the frames that sound."""
+    levels = frame_rms(wave, max(1, int(rate * FRAME_SECONDS)))
+    sounding = levels[levels >= levels.max(initial=0.0) * 10 ** (-PAUSE_DB / 20)]
+    return float(np.sqrt(np.square(sounding).mean())) if len(sounding) else 0.0
+
+
+def level_db(wave: np.ndarray, rate: int) -> float | None:
+    """RMS level in dB of full scale of the parts that sound; None if none does."""
+    level = active_rms(wave, rate)
+    return 20 * float(np.log10(level)) if level > SILENT else None
+
+
+def gain_to(target: float, wave: np.ndarray, rate: int) -> float:
+    """The factor that brings a wave's level within LEVEL_SLACK_DB of `target` dB.
+
+    No nearer: a whisper stays softer than a shout. What is silent stays as it is.
+    """
+    level = level_db(wave, rate)
+    if level is None:
+        return 1.0
+    wanted = float(np.clip(level, target - LEVEL_SLACK_DB, target + LEVEL_SLACK_DB))
+    return decibels(min(MOST_GAIN_DB, wanted - level))
+
+
+def distant(
+    wave: np.ndarray, rate: int, tail: int, rng: np.random.Generator, cutoff: float = 1500.0
+) -> np.ndarray:
+    """The wave as from afar: air takes the highs, the surroundings answer. [samples + tail]
+
+    A second-order low-pass, and a decaying diffuse tail whose energy equals a quarter of the direct
+    sound's. Attenuation is the mixer's, which sets all levels.
+    """
+    out = len(wave) + tail
+    # The low-pass has died away within 10 ms, before it comes round to the other end.
+    size = 1 << (out + rate // 20).bit_length()
+    frequency = np.fft.rfftfreq(size, 1 / rate)
+    low_pass = 1.0 / np.sqrt(1.0 + (frequency / cutoff) ** 4)
+    direct = np.fft.rfft(wave, size) * low_pass
+    decay = np.exp(-6.9 * np.arange(tail) / max(tail, 1))  # 60 dB over the tail
+    diffuse = rng.standard_normal(tail) * decay
+    diffuse *= 0.5 / max(float(np.sqrt(np.square(diffuse).sum())), 1e-9)
+    answered = direct * (1.0 + np.fft.rfft(diffuse, size))
+    return np.fft.irfft(answered, size)[:out].astype(np.float32)
+
+
+# The peak left after loudness normalisation, -1 dBFS as broadcast practice asks (EBU R 128).
+LOUDNESS_CEILING = 10 ** (-1 / 20)
+
+# BS.1770 measures in blocks of 400 ms.
+_BLOCK_SECONDS = 0.4
+
+
+def integrated_loudness(wave: NDArray[np.float32], sample_rate: int) -> float:
+    """Loudness of a wave [samples] in LUFS; minus infinity for silence.
+
+    BS.1770 is not defined below 400 ms; a shorter clip is measured as if it were repeated, which
+    is its K-weighted RMS level and does not depend on how much silence would surround it.
+    """
+    import pyloudnorm
+
+    block = int(np.ceil(_BLOCK_SECONDS * sample_rate))
+    if len(wave) < block:
+        wave = np.resize(wave, block)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # Blocks of digital silence make pyloudnorm take the logarithm of zero.
+        warnings.simplefilter("ignore")
+        return float(pyloudnorm.Meter(sample_rate).integrated_loudness(wave.astype(np.float64)))
+
+
+def to_loudness(wave: NDArray[np.float32], sample_rate: int, target: float) -> NDArray[np.float32]:
+    """Scale a wave [samples] to `target` LUFS, or as near as a peak of -1 dBFS allows.
+
+    Silence stays silence. Only the gain changes: no compression, no limiting.
+    """
+    if not -70 <= target <= 0:
+        raise InputError(f"the loudness must be between -70 and 0 LUFS, not {target:g}")
+    measured = integrated_loudness(wave, sample_rate)
+    if not np.isfinite(measured):
+        return wave
+    return limit_peak(wave * np.float32(10 ** ((target - measured) / 20)), LOUDNESS_CEILING)
+
+
+def limit_peak(wave: NDArray[np.float32], ceiling: float) -> NDArray[np.float32]:
+    """Scale a wave [samples] down as a whole if its peak is above `ceiling`."""
+    peak = float(np.abs(wave).max(initial=0.0))
+    return wave * np.float32(ceiling / peak) if peak > ceiling else wave

@@ -1,0 +1,346 @@
+"""What a captioner says of clips (the audio caption loss, section VI-B), scored against captions.
+
+    scores = caption_scores(["a dog barks"], [["a dog is barking", "barking"]])
+    scores["cider"].value, scores["spice"].reason
+
+CIDEr-D, BLEU, ROUGE-L and METEOR are pycocoevalcap's, SPICE runs where its jars are, and a
+scene-graph score of our own needs neither Java nor jars. A metric that cannot run says why; it is
+never a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from diffsound.audio.mel import MelFrontEnd
+from diffsound.errors import DiffsoundError, InputError
+from diffsound.evaluation import spice
+from diffsound.evaluation.features import ScoredClip
+from diffsound.evaluation.ptb import Tokenizer, coco_folder, java, tokenize_captions
+from diffsound.evaluation.scene_graph import scene_graph_score
+from diffsound.evaluation.scores import RESAMPLES, Score, bootstrap_mean
+from diffsound.evaluation.sets import Example
+from diffsound.judges.captioner import Captioner
+from diffsound.judges.ranking import Audible, Ear
+from diffsound.text.ptb import ptb_words
+
+# Every metric, with its name in reports.
+METRICS = {
+    "bleu_1": "BLEU-1",
+    "bleu_2": "BLEU-2",
+    "bleu_3": "BLEU-3",
+    "bleu_4": "BLEU-4",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr",
+    "meteor": "METEOR",
+    "spice": "SPICE",
+    "scene_graph": "scene graph",
+}
+_MEANS = {"cider", "meteor", "rouge_l", "spice", "scene_graph"}  # over the captions
+COMPARED = ("cider", "spice", "scene_graph")  # the paper's, and what stands in for SPICE
+
+
+@dataclass(frozen=True)
+class CaptionScore:
+    """A metric over a set of captions.
+
+    value:  of the whole set; None when the metric is not available.
+    each:   of every caption, in order.
+    reason: why it is not available.
+    """
+
+    value: float | None
+    each: tuple[float, ...] = ()
+    reason: str = ""
+
+
+def caption_scores(
+    candidates: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    metrics: Sequence[str] = tuple(METRICS),
+    tokenizer: Tokenizer = "auto",
+    corenlp: str | Path | None = None,
+) -> dict[str, CaptionScore]:
+    """Score each candidate against its references, for every metric asked for.
+
+    corenlp: folder with the jars that SPICE needs (by default that of DIFFSOUND_CORENLP).
+    """
+    _check(candidates, references, metrics)
+    wanted = set(metrics)
+    folder = spice.corenlp_folder(corenlp) if "spice" in wanted else None
+    scores: dict[str, CaptionScore] = {}
+    if wanted - {"spice", "scene_graph"}:
+        coco_folder()
+        said, truth = _tokenized(candidates, references, tokenizer)
+        for name, scorer in _scorers(wanted).items():
+            scores |= _run(name, scorer, truth, said)
+        if "meteor" in wanted:
+            scores["meteor"] = _meteor(truth, said)
+    if "spice" in wanted:
+        reason = spice.missing_reason(folder)
+        if reason is None and folder is not None:
+            scores["spice"] = _mean(spice.spice_scores(candidates, references, folder))
+        else:
+            scores["spice"] = CaptionScore(None, reason=reason or "")
+    if "scene_graph" in wanted:
+        pairs = zip(candidates, references, strict=True)
+        scores["scene_graph"] = _mean([scene_graph_score(said, truth) for said, truth in pairs])
+    return {name: scores[name] for name in METRICS if name in wanted}
+
+
+class ClipSound(NamedTuple):
+    """A clip's wave as a ranker takes it."""
+
+    wave: np.ndarray
+    sample_rate: int
+
+
+def describe(captioner: Captioner, clips: Iterable[ScoredClip], *, beams: int = 4) -> list[str]:
+    """What the captioner says of each clip."""
+    front_end = MelFrontEnd(captioner.mel).to(captioner.nothing.device)
+    said = []
+    for clip in clips:
+        wave = torch.from_numpy(clip.wave(captioner.mel.sample_rate))
+        with torch.inference_mode():
+            mel = front_end(wave[None].to(captioner.nothing.device))
+        said += captioner.caption(mel, beams=beams)
+    return said
+
+
+def caption_comparison(
+    captioner: Captioner,
+    examples: Sequence[Example],
+    clips: Sequence[ScoredClip],
+    of: Sequence[str],
+    corenlp: Path | None = None,
+    metrics: Sequence[str] = COMPARED,
+    resamples: int = RESAMPLES,
+) -> dict[str, Score]:
+    """The audio caption loss (section VI-B) of clips; `of`: the example each was made from.
+
+    corenlp: the folder of the jars that SPICE needs; without it SPICE is not available.
+    resamples: of the intervals; 0 for none.
+    """
+    references = {example.id: list(example.captions) for example in examples}
+    said, truth = describe(captioner, clips), [references[name] for name in of]
+    found = caption_scores(said, truth, metrics=metrics, corenlp=corenlp)
+    scores = {}
+    for name, one in found.items():
+        interval = None
+        if one.value is not None and name in _MEANS:
+            interval = bootstrap_mean(np.array(one.each), groups=of, resamples=resamples)
+        low, high = interval or (None, None)
+        scores[METRICS[name]] = Score(METRICS[name], one.value, "higher", low, high, one.reason)
+    return scores
+
+
+Captions = dict[int, list[str]]
+
+
+def _check(
+    candidates: Sequence[str], references: Sequence[Sequence[str]], metrics: Sequence[str]
+) -> None:
+    unknown = [name for name in metrics if name not in METRICS]
+    if unknown:
+        raise InputError(
+            f"unknown caption metric '{unknown[0]}'; the metrics are: {', '.join(METRICS)}"
+        )
+    if not candidates:
+        raise InputError("there are no captions to score")
+    if len(candidates) != len(references):
+        raise InputError(
+            f"{len(candidates)} captions need as many lists of references, not {len(references)}"
+        )
+    for number, truth in enumerate(references):
+        if isinstance(truth, str) or not any(reference.strip() for reference in truth):
+            raise InputError(f"caption {number} has no list of reference sentences")
+
+
+def _tokenized(
+    candidates: Sequence[str], references: Sequence[Sequence[str]], tokenizer: Tokenizer
+) -> tuple[Captions, Captions]:
+    """As pycocoevalcap takes them, all in one go because starting Java takes a second."""
+    flat = [*candidates, *(reference for truth in references for reference in truth)]
+    words = iter(tokenize_captions(flat, tokenizer))
+    said = {number: [next(words)] for number in range(len(candidates))}
+    truth = {number: [next(words) for _ in found] for number, found in enumerate(references)}
+    return said, truth
+
+
+def _scorers(wanted: set[str]) -> dict[str, Any]:
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    scorers = {"bleu": Bleu(4), "rouge_l": Rouge(), "cider": Cider()}
+    return {name: s for name, s in scorers.items() if any(m.startswith(name) for m in wanted)}
+
+
+def _run(name: str, scorer: Any, truth: Captions, said: Captions) -> dict[str, CaptionScore]:
+    if name == "cider" and len(said) < 2:
+        reason = "CIDEr weights words by their rarity among the clips; it needs two clips or more"
+        return {name: CaptionScore(None, reason=reason)}
+    compute: Callable[..., Any] = scorer.compute_score
+    if name == "bleu":
+        values, each = partial(compute, verbose=0)(truth, said)
+        return {f"bleu_{n + 1}": _score(values[n], each[n]) for n in range(4)}
+    value, each = compute(truth, said)
+    return {name: _score(value, each)}
+
+
+def _meteor(truth: Captions, said: Captions) -> CaptionScore:
+    """METEOR's jar, a child process that answers line by line."""
+    if java() is None:
+        return CaptionScore(None, reason="needs Java")
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    meteor = Meteor()
+    try:
+        value, each = meteor.compute_score(truth, said)
+    except (OSError, ValueError) as error:
+        # Its destructor waits for the lock, which a failed call leaves locked.
+        if meteor.lock.locked():
+            meteor.lock.release()
+        raise DiffsoundError(f"METEOR's Java program failed: {error}; see java -version") from error
+    finally:
+        process = meteor.meteor_p
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            with suppress(OSError):  # a dead program cannot be flushed to
+                pipe.close()
+    return _score(value, each)
+
+
+def _score(value: float, each: Sequence[float]) -> CaptionScore:
+    return CaptionScore(float(value), tuple(float(one) for one in each))
+
+
+def _mean(each: Sequence[float]) -> CaptionScore:
+    return _score(math.fsum(each) / len(each), each)
+
+
+class CaptionRanker:
+    """The paper's way to choose candidates (section VIII-D): caption every sound, then add SPICE
+    and CIDEr of the caption against the prompt. Without SPICE's jars the scene-graph score takes
+    its place, and `name` says so.
+
+    documents: captions of each clip of a corpus, which show which words are rare (CIDEr).
+    corenlp: the folder of SPICE's jars (by default that of DIFFSOUND_CORENLP).
+    """
+
+    def __init__(
+        self,
+        captioner: Captioner,
+        documents: Iterable[Sequence[str]],
+        *,
+        beams: int = 4,
+        batch_size: int = 16,
+        corenlp: str | Path | None = None,
+    ) -> None:
+        self.captioner = captioner
+        self.beams = beams
+        self._cider = CiderD(_words(captions) for captions in documents)
+        self._corenlp = spice.corenlp_folder(corenlp)
+        if self._corenlp is not None and (reason := spice.missing_reason(self._corenlp)):
+            raise InputError(f"SPICE {reason}; without the jars' folder another score is used")
+        self._ear = Ear(captioner.mel, captioner.nothing.device, batch_size)
+
+    @property
+    def name(self) -> str:
+        return f"{'scene graph' if self._corenlp is None else 'SPICE'} + CIDEr"
+
+    def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
+        """Semantic score + CIDEr of what is said of each sound."""
+        said = self.captions(sounds)
+        if self._corenlp is not None:
+            meant = spice.spice_scores(said, [[prompt]] * len(said), self._corenlp)
+        else:
+            meant = [scene_graph_score(caption, [prompt]) for caption in said]
+        truth = _words([prompt])
+        fluent = [self._cider.score(caption, truth) for caption in _words(said)]
+        return [a + b for a, b in zip(meant, fluent, strict=True)]
+
+    def captions(self, sounds: Sequence[Audible]) -> list[str]:
+        """What the captioner says of each sound."""
+        batches = self._ear.batches(sounds)
+        return [said for mel in batches for said in self.captioner.caption(mel, beams=self.beams)]
+
+
+def _words(captions: Iterable[str]) -> list[str]:
+    return [" ".join(ptb_words(caption)) for caption in captions]
+
+
+_NGRAM = 4  # the longest n-grams counted
+_SIGMA = 6.0  # of the penalty for a different sentence length
+Ngram = tuple[str, ...]
+
+
+class CiderD:
+    """CIDEr-D of sentences (words joined by spaces), with the rarity of n-grams fixed in advance.
+
+    pycocoevalcap takes the rarity from the references it is scoring, so a single sentence always
+    scores 0 and nothing can be ranked by it; the formula is the same.
+    documents: the captions of each clip of a corpus; an n-gram said of many clips says little.
+    """
+
+    def __init__(self, documents: Iterable[Iterable[str]]) -> None:
+        self._clips: Counter[Ngram] = Counter()
+        count = 0
+        for captions in documents:
+            count += 1
+            self._clips.update({ngram for caption in captions for ngram in _ngrams(caption)})
+        if count < 2:
+            raise InputError(
+                "CIDEr needs the captions of at least two clips to know which words are rare"
+            )
+        self._log_count = math.log(count)
+
+    def score(self, sentence: str, references: Sequence[str]) -> float:
+        """0 (nothing in common) to 10 (the only reference itself)."""
+        if not references:
+            raise InputError("CIDEr needs at least one reference")
+        mine = self._weigh(sentence)
+        total = 0.0
+        for reference in references:
+            theirs = self._weigh(reference)
+            # The published code takes the number of bigrams for a sentence's length.
+            apart = max(len(sentence.split()), 1) - max(len(reference.split()), 1)
+            alike = sum(_cosine(mine[n], theirs[n]) for n in range(_NGRAM)) / _NGRAM
+            total += alike * math.exp(-(apart**2) / (2 * _SIGMA**2))
+        return 10.0 * total / len(references)
+
+    def _weigh(self, sentence: str) -> list[dict[Ngram, float]]:
+        """TF-IDF of the sentence's n-grams, for every n."""
+        weights: list[dict[Ngram, float]] = [{} for _ in range(_NGRAM)]
+        for ngram, times in _ngrams(sentence).items():
+            rarity = self._log_count - math.log(max(1, self._clips[ngram]))
+            weights[len(ngram) - 1][ngram] = times * rarity
+        return weights
+
+
+def _ngrams(sentence: str) -> Counter[Ngram]:
+    words = sentence.split()
+    return Counter(
+        tuple(words[at : at + n]) for n in range(1, _NGRAM + 1) for at in range(len(words) - n + 1)
+    )
+
+
+def _cosine(mine: dict[Ngram, float], theirs: dict[Ngram, float]) -> float:
+    """Similarity in which saying an n-gram more often than the reference gains nothing."""
+    norms = math.hypot(*mine.values()) * math.hypot(*theirs.values())
+    if norms == 0:
+        return 0.0
+    shared = sum(min(weight, theirs.get(g, 0.0)) * theirs.get(g, 0.0) for g, weight in mine.items())
+    return shared / norms

@@ -1,1 +1,0 @@
-"""The networks in other formats, and the programs that run them."""

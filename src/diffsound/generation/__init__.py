@@ -1,0 +1,1 @@
+"""Making sounds: the pipeline, scenes, edits, and the sound itself."""

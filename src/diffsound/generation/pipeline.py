@@ -1,0 +1,446 @@
+"""Text to sound: text → features → tokens → mel → wave.
+
+    sounds = TextToSound.from_pretrained()("a dog barks", duration=4, seed=7)
+    sounds[0].save("dog.wav")
+
+Every sound is reproducible on its own: candidate i of a call with seed s is what a call with
+seed s + i makes, whichever prompts and candidates run beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffsound.audio.mixing import PEAK, gain_to
+from diffsound.decoder.contract import Choice
+from diffsound.errors import InputError
+from diffsound.generation import loops
+from diffsound.generation.edits import Clip, Edit, extend, fade_edges, inpaint, vary
+from diffsound.generation.jobs import Job, make_jobs, noise_seed, take_seed
+from diffsound.generation.progress import Progress, ProgressCallback
+from diffsound.generation.scenes import compose, plan_scene
+from diffsound.generation.settings import (
+    GenerationSettings,
+    GivenSettings,
+    KeepSettings,
+    check,
+    complete,
+)
+from diffsound.generation.sound import Sound
+from diffsound.judges.captioner import load_captioner
+from diffsound.judges.ranking import LikelihoodRanker, MatcherRanker, Ranker, best_takes
+from diffsound.model.backends import default_backend, networks
+from diffsound.model.bundle import RANKERS, Bundle
+from diffsound.model.devices import usable_device
+from diffsound.text.clean import clean_prompt
+from diffsound.text.features import TextFeatures
+from diffsound.threads import one_core_each, torch_threads
+from diffsound.vocoder.pieces import vocode_pieces
+
+_FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
+
+ItemT = TypeVar("ItemT")
+
+
+class TextToSound:
+    """A loaded bundle, ready to make and edit sounds."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: torch.device | str = "cpu",
+        backend: str | None = None,
+        max_batch_seconds: float = 60.0,
+        ranker: Ranker | None = None,
+    ) -> None:
+        """backend: what runs the networks, "torch", "int8" or "onnx"; None takes the bundle's.
+        max_batch_seconds: bounds memory; sounds are made in micro-batches of at most this length.
+        ranker: chooses among candidates; None takes the bundle's matcher, or else its captioner.
+        """
+        if max_batch_seconds <= 0:
+            raise InputError("max_batch_seconds must be more than 0")
+        self.bundle = bundle
+        self.device = usable_device(device)
+        self.backend = backend or default_backend(bundle, self.device)
+        self.max_batch_seconds = max_batch_seconds
+        self.decoder, self.codec, self.vocoder = networks(bundle, self.backend, self.device)
+        self._ranker = ranker
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path | None = None, **options: Any) -> TextToSound:
+        """From a folder, a hub id, or (None) the bundle that ships with the package.
+
+        options: as in `TextToSound(bundle, …)`: `backend`, `device`, `max_batch_seconds`, `ranker`.
+        """
+        return cls(Bundle.from_pretrained(source), **options)
+
+    @property
+    def sample_rate(self) -> int:
+        return self.bundle.sample_rate
+
+    def __call__(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        num_candidates: int = 1,
+        keep: int | None = None,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+        callback: ProgressCallback | None = None,
+        **settings: Unpack[GivenSettings],
+    ) -> list[Sound]:
+        """Make `num_candidates` sounds for each prompt, prompt by prompt.
+
+        keep: return only this many of each prompt's candidates, best first, by the ranker
+        (section VIII-D); None returns all, in the order of their seeds.
+        seed: reproduces the result; drawn from `generator`, or at random, when missing.
+        settings: any of `GenerationSettings`, in place of the bundle's defaults.
+        """
+        jobs = make_jobs(prompt, num_candidates, seed, generator)
+        if keep is not None:
+            self.check_keep(keep, num_candidates)
+        sounds = self.run_jobs(jobs, callback=callback, **settings)
+        if keep is None:
+            return sounds
+        groups = (sounds[i : i + num_candidates] for i in range(0, len(sounds), num_candidates))
+        return [sound for group in groups for sound in self.rank(group, keep)]
+
+    def inpaint(
+        self,
+        source: Clip,
+        prompt: str,
+        start: float,
+        end: float,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        **options: Any,
+    ) -> list[Sound]:
+        """Regenerate the seconds from `start` to `end`; the rest stays the original recording.
+
+        low, high: limit the change to these frequencies in Hz.
+        options: as in a plain call (`seed`, `num_candidates`, `num_inference_steps`, …).
+        """
+        return self._edit(inpaint(self.bundle, source, start, end, low, high), prompt, **options)
+
+    def extend(self, source: Clip, prompt: str, seconds: float, **options: Any) -> list[Sound]:
+        """Continue a clip for `seconds`; the clip itself stays as it was."""
+        return self._edit(extend(self.bundle, source, seconds), prompt, **options)
+
+    def vary(self, source: Clip, prompt: str, strength: float = 0.5, **options: Any) -> list[Sound]:
+        """Another take of a clip: re-noised to step strength·T and denoised again."""
+        return self._edit(vary(self.bundle, source, strength), prompt, **options)
+
+    def _edit(
+        self,
+        edit: Edit,
+        prompt: str,
+        *,
+        num_candidates: int = 1,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+        callback: ProgressCallback | None = None,
+        **settings: Unpack[GivenSettings],
+    ) -> list[Sound]:
+        jobs = make_jobs(prompt, num_candidates, seed, generator)
+        return self.run_jobs(jobs, edit=edit, callback=callback, **settings)
+
+    def run_jobs(
+        self,
+        jobs: Sequence[Job],
+        *,
+        edit: Edit | None = None,
+        callback: ProgressCallback | None = None,
+        **given: Unpack[GivenSettings],
+    ) -> list[Sound]:
+        """Make one sound per job, each with its own prompt and seed.
+
+        Several callers' sounds can so be made together; every sound is the one that a call of its
+        own would make. An edit has its own duration.
+        """
+        settings = self.settings(**given)
+        if edit is not None:
+            if given.get("loop"):
+                raise InputError(loops.NOT_FOR_EDITS)
+            # What an edit changes must fit its surroundings, which neither the ranker judges nor
+            # a mixer knows.
+            settings = settings.model_copy(update={"best_of": 1, "layered": False, "loop": False})
+            return self._make_all([(job, edit.samples) for job in jobs], settings, callback, edit)
+        samples = round(settings.duration * self.sample_rate)
+        if not settings.layered:
+            return self._make_all([(job, samples) for job in jobs], settings, callback)
+        plans = [plan_scene(job, samples, self.sample_rate, settings.loop) for job in jobs]
+        pieces = [
+            piece
+            for job, plan in zip(jobs, plans, strict=True)
+            for piece in ([(job, samples)] if plan is None else plan.pieces)
+        ]
+        made = iter(self._make_all(pieces, settings, callback))
+        return [
+            next(made)
+            if plan is None
+            else compose(self.bundle, job, plan, [next(made) for _ in plan.jobs])
+            for job, plan in zip(jobs, plans, strict=True)
+        ]
+
+    def _make_all(
+        self,
+        pieces: Sequence[tuple[Job, int]],
+        settings: GenerationSettings,
+        callback: ProgressCallback | None,
+        edit: Edit | None = None,
+    ) -> list[Sound]:
+        """A sound of its own number of samples for each job: those of one length together, in
+        micro-batches."""
+        progress = Progress(callback, len(pieces))
+        sounds: dict[int, Sound] = {}
+        for samples in dict.fromkeys(length for _, length in pieces):
+            places = [place for place, (_, length) in enumerate(pieces) if length == samples]
+            seconds = self.bundle.columns(samples) * self.bundle.column_samples / self.sample_rate
+            size = max(1, int(self.max_batch_seconds / seconds) // settings.best_of)
+            for start in range(0, len(places), size):
+                batch = places[start : start + size]
+                progress.next_batch(len(batch))
+                jobs = [pieces[place][0] for place in batch]
+                made = self._make(jobs, samples, settings, progress, edit)
+                sounds |= zip(batch, made, strict=True)
+        return [sounds[place] for place in range(len(pieces))]
+
+    @torch.inference_mode()
+    def _make(
+        self,
+        jobs: Sequence[Job],
+        samples: int,
+        settings: GenerationSettings,
+        progress: Progress,
+        edit: Edit | None,
+    ) -> list[Sound]:
+        """One micro-batch: text → features → tokens → mel → wave, the best of several takes.
+
+        Takes are compared when they are finished or, if the decoder draws coarse rows first, on
+        the way: then only the best one is finished.
+        """
+        takes = settings.best_of
+        seeds = [take_seed(job.seed, take) for job in jobs for take in range(takes)]
+        chosen = torch.arange(len(seeds))
+        grid = (self.bundle.codec.rows, self.bundle.columns(samples))
+
+        text = self.encode_text([job.prompt for job in jobs])
+        texts = text.repeat(takes)
+        negative = None
+        if settings.guidance_scale != 1.0:
+            negative = self.encode_text([settings.negative_prompt or ""]).repeat(len(seeds))
+
+        def choose(rows: Tensor) -> Tensor:
+            nonlocal chosen
+            mels = self.sketch(rows)
+            chosen = best_takes(self.matcher.fit(texts, mels), mels, takes)
+            return chosen
+
+        early = takes > 1 and settings.chosen_after < 1 and self.chooses_early
+        step = loops.first_half(progress.step) if settings.loop else progress.step
+        threads = 1 if grid[1] < _FEW_COLUMNS else torch.get_num_threads()
+        with torch_threads(threads):
+            tokens = self.decoder.generate(
+                texts,
+                grid,
+                [torch.Generator().manual_seed(seed) for seed in seeds],
+                settings,
+                negative=negative,
+                known=None if edit is None else edit.known(len(seeds)),
+                callback=step,
+                together=takes,
+                choice=Choice(settings.chosen_after, choose) if early else None,
+            )
+
+        noise = [torch.Generator().manual_seed(noise_seed(s)) for s in _chosen(seeds, chosen)]
+        mels = self.decode(tokens, noise)
+        scores: list[float | None] = [None] * len(jobs)
+        if takes > 1:
+            fits = self.matcher.fit(text if early else texts, mels)
+            if not early:
+                chosen = best_takes(fits, mels, takes)
+                tokens, mels = tokens[chosen], mels[chosen]
+                fits, noise = _chosen(fits, chosen), _chosen(noise, chosen)
+            scores = list(fits)
+
+        if settings.loop:
+            with torch_threads(threads):
+                tokens = loops.redraw_seam(
+                    self.decoder.generate,
+                    text,
+                    tokens,
+                    _chosen(seeds, chosen),
+                    settings,
+                    negative,
+                    progress.step,
+                )
+            noise = [torch.Generator().manual_seed(noise_seed(s)) for s in _chosen(seeds, chosen)]
+            mels, waves = loops.render(self, tokens, noise, samples)
+        else:
+            waves = self.vocode(mels, noise)
+        record, coverage = self._record(settings, edit), self._coverage(text)
+        sounds = []
+        for i, job in enumerate(jobs):
+            wave, gain = self._finish(waves[i, :samples], settings, edit)
+            sounds.append(
+                Sound(
+                    wave=wave,
+                    sample_rate=self.sample_rate,
+                    mel=mels[i].cpu().numpy(),
+                    tokens=tokens[i].cpu().numpy(),
+                    prompt=job.prompt,
+                    seed=job.seed,
+                    settings=record,
+                    score=scores[i],
+                    coverage=coverage[i],
+                    gain=gain,
+                )
+            )
+        return sounds
+
+    @torch.inference_mode()
+    def encode_text(self, texts: list[str]) -> TextFeatures:
+        """Texts -> features [B, S, D]."""
+        with torch_threads(1):
+            return self.bundle.text_encoder(texts).to(self.device)
+
+    @torch.inference_mode()
+    def decode(self, tokens: Tensor, noise: Sequence[torch.Generator] | None = None) -> Tensor:
+        """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1]; noise: a generator for each.
+
+        Item by item, and on a CPU each on one core: the same bits alone and in a batch.
+        """
+        items = _with_noise(tokens.to(self.device), noise)
+        mels = one_core_each(lambda item: self.codec.decode(*item), items)
+        return torch.cat(mels).clamp(0.0, 1.0).float()
+
+    @torch.inference_mode()
+    def sketch(self, tokens: Tensor) -> Tensor:
+        """The first rows of tokens, [B, k, L'] -> a rough mel [B, n_mels, L] in [0, 1]."""
+        with torch_threads(1):
+            parts = [self.bundle.codec.sketch(part) for part in tokens.to(self.device).split(1)]
+        return torch.cat(parts).clamp(0.0, 1.0).float()
+
+    @torch.inference_mode()
+    def vocode(self, mels: Tensor, noise: Sequence[torch.Generator] | None = None) -> Tensor:
+        """mel [B, n_mels, L] -> wave [B, L·hop]; noise: a generator for each.
+
+        Item by item, as `decode`; on a CPU long ones in pieces, if the vocoder can.
+        """
+        mels, reach = mels.to(self.device), self.bundle.vocoder.reach
+        if reach is not None and self.device.type == "cpu":
+            hop = self.bundle.config.codec.mel.hop_length
+            waves = vocode_pieces(
+                mels.split(1), reach, hop, lambda parts: one_core_each(self.vocoder, parts)
+            )
+        else:
+            waves = one_core_each(lambda item: self.vocoder(*item), _with_noise(mels, noise))
+        return torch.cat(waves).float()
+
+    @property
+    def chooses_early(self) -> bool:
+        """Whether takes can be compared before they are finished: coarse rows come first, and can
+        be heard without the others."""
+        return self.bundle.decoder.chooses_early and self.bundle.codec.sketches
+
+    @cached_property
+    def matcher(self) -> MatcherRanker:
+        """What compares takes; loaded on first use."""
+        return MatcherRanker(self.bundle.matcher.to(self.device), self.bundle.text_encoder)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether it can choose among candidates."""
+        return self._ranker is not None or any(kind in self.bundle.judges for kind in RANKERS)
+
+    @cached_property
+    def ranker(self) -> Ranker:
+        """What chooses among candidates, if anything does; loaded on first use."""
+        if self._ranker is not None:
+            return self._ranker
+        if "matcher" in self.bundle.judges:
+            return self.matcher
+        return LikelihoodRanker(load_captioner(self.bundle.judges["captioner"]).to(self.device))
+
+    def check_keep(self, keep: int, num_candidates: int) -> None:
+        """Refuse a choice that cannot be made, before any candidate is."""
+        if not self.ranks:
+            raise InputError(
+                f"'{self.bundle.config.name}' has no ranker to choose among candidates with; "
+                "a bundle with a matcher or a captioner has one"
+            )
+        check(KeepSettings, {"keep": keep, "num_candidates": num_candidates})
+
+    def rank(self, sounds: Sequence[Sound], keep: int | None = None) -> list[Sound]:
+        """Sounds of one prompt, best first, each with its score; the first `keep` of them."""
+        self.check_keep(keep or len(sounds), len(sounds))
+        scores = self.ranker.score(sounds[0].prompt, sounds)
+        scored = [replace(s, score=score) for s, score in zip(sounds, scores, strict=True)]
+        return sorted(scored, key=lambda sound: -(sound.score or 0.0))[:keep]
+
+    def settings(self, **given: Unpack[GivenSettings]) -> GenerationSettings:
+        """The bundle's defaults with what is given on top, checked."""
+        settings = complete(self.bundle.config.defaults, given)
+        if settings.best_of > 1 and "matcher" not in self.bundle.judges:
+            raise InputError(
+                f"best_of needs a matcher, and '{self.bundle.config.name}' has none; "
+                "num_candidates with keep may serve"
+            )
+        if not (settings.negative_prompt or "").strip():
+            return settings.model_copy(update={"negative_prompt": None})
+        avoid = clean_prompt(settings.negative_prompt or "")
+        return settings.model_copy(update={"negative_prompt": avoid})
+
+    def _finish(
+        self, wave: Tensor, settings: GenerationSettings, edit: Edit | None
+    ) -> tuple[np.ndarray, float]:
+        """The wave at its level, and the gain that brought it there.
+
+        An edit has its clip's level, another sound the one asked for, and full scale at most,
+        which a vocoder may exceed.
+        """
+        faded = wave if settings.loop else fade_edges(wave, self.sample_rate)
+        if edit is not None:
+            return edit.join(edit.gain * faded).cpu().numpy(), edit.gain
+        drawn = faded.cpu().numpy()
+        gain = 1.0
+        if settings.level is not None:
+            gain = gain_to(settings.level, drawn, self.sample_rate)
+        gain = min(gain, PEAK / max(float(np.abs(drawn).max()), 1e-9))
+        return drawn * np.float32(gain), gain
+
+    def _record(self, settings: GenerationSettings, edit: Edit | None) -> dict[str, Any]:
+        """What, with prompt and seed, makes a sound again."""
+        values = {"bundle": self.bundle.config.name} | settings.model_dump()
+        if edit is not None:
+            del values["duration"]
+            values |= edit.record
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _coverage(self, text: TextFeatures) -> Sequence[dict[str, Any] | None]:
+        """What the model knows of each prompt; None where the bundle cannot tell."""
+        if self.bundle.coverage is None:
+            return [None] * len(text)
+        return self.bundle.coverage.of(text.pooled)
+
+
+def _with_noise(
+    batch: Tensor, noise: Sequence[torch.Generator] | None
+) -> list[tuple[Tensor, torch.Generator | None]]:
+    """Each item [1, …] of a batch with its own generator."""
+    generators = [None] * len(batch) if noise is None else noise
+    return list(zip(batch.split(1), generators, strict=True))
+
+
+def _chosen(items: Sequence[ItemT], places: Tensor) -> list[ItemT]:
+    return [items[place] for place in places.tolist()]

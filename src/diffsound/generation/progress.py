@@ -1,0 +1,33 @@
+"""How far a call has come, told after every sampling step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+# Called after every sampling step with the share of the whole call that is done (0 to 1) and the
+# current tokens [B, F', L'] of the micro-batch at work.
+ProgressCallback = Callable[[float, Tensor], None]
+
+
+@dataclass
+class Progress:
+    """Counts the sounds of a call and tells its callback after every sampling step."""
+
+    callback: ProgressCallback | None
+    sounds: int
+    finished: int = 0
+    running: int = 0
+
+    def next_batch(self, sounds: int) -> None:
+        """The batch at work is finished; one of this many sounds begins."""
+        self.finished += self.running
+        self.running = sounds
+
+    def step(self, done: int, total: int, tokens: Tensor) -> None:
+        """tokens: [sounds x takes, F', L'], of which the callback sees the first take of each."""
+        if self.callback is not None:
+            share = (self.finished + self.running * done / total) / self.sounds
+            self.callback(share, tokens[:: len(tokens) // self.running])

@@ -1,0 +1,275 @@
+"""Every setting of a generation, with its meaning, range and default.
+
+A bundle's defaults, the command line's options, the rows of a batch, the server's schemas and the
+keywords of `TextToSound` all come from here, and every value is checked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from copy import copy
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union, get_args, get_origin
+
+from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
+
+from diffsound.config import Config
+from diffsound.decoder.settings import SamplerName, SamplingSettings
+from diffsound.errors import InputError
+from diffsound.text.clean import MAX_PROMPT_CHARS
+
+MAX_CANDIDATES = 100
+MAX_SEED = 2**63 - 1
+SHORT_SEEDS = 2**32  # seeds that we draw ourselves stay short enough to be read aloud
+
+
+class GenerationSettings(SamplingSettings):
+    """What, with a prompt and a seed, makes one sound. `SamplingSettings` has how tokens are drawn;
+    here is what the pipeline does with them."""
+
+    duration: float = Field(default=5.0, ge=0.5, le=30.0, description="Seconds of sound.")
+    negative_prompt: str | None = Field(
+        default=None, max_length=MAX_PROMPT_CHARS, description="What the sound should not be."
+    )
+    best_of: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_CANDIDATES,
+        description="Number of takes per sound; the best match is kept. Needs a matcher.",
+    )
+    chosen_after: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of the steps after which the best take is chosen and continues alone; "
+        "1 compares finished takes.",
+    )
+    layered: bool = Field(
+        default=False,
+        description="Make the sounds of a sentence one by one and mix them, or all in one piece.",
+    )
+    loop: bool = Field(
+        default=False, description="Make the end join the beginning, so that the sound repeats."
+    )
+    level: float | None = Field(
+        default=None,
+        ge=-60,
+        le=0,
+        description="Bring every sound within 6 dB of this RMS level in dB, as far as its peaks "
+        "allow.",
+    )
+
+
+class GenerationDefaults(GenerationSettings):
+    """A bundle's choice of settings, for what a caller leaves out."""
+
+    num_inference_steps: int | None = Field(default=25, ge=1, le=10_000)
+    backend: Literal["torch", "int8"] = Field(
+        default="torch", description="What runs the networks on a CPU."
+    )
+
+
+class TakeSettings(Config):
+    """Which sounds a call makes."""
+
+    num_candidates: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_CANDIDATES,
+        description="Number of sounds per prompt; candidate i has the seed + i.",
+    )
+    seed: int | None = Field(
+        default=None, ge=0, le=MAX_SEED, description="The same seed makes the same sound."
+    )
+
+
+class KeepSettings(TakeSettings):
+    """And which of them it returns."""
+
+    keep: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_CANDIDATES,
+        description="Return only this many of the candidates, those that fit the prompt best.",
+    )
+
+    @model_validator(mode="after")
+    def _keeps_some(self) -> KeepSettings:
+        if self.keep is not None and self.keep > self.num_candidates:
+            raise ValueError(
+                f"keep must be from 1 to the number of candidates, {self.num_candidates}; "
+                f"not {self.keep}"
+            )
+        return self
+
+
+class GivenSettings(TypedDict, total=False):
+    """The keywords of a call: any of `GenerationSettings`; the bundle's defaults fill the rest."""
+
+    sampler: SamplerName
+    num_inference_steps: int | None
+    stride: int | None
+    guidance_scale: float
+    guided_share: float
+    temperature: float
+    truncation: float
+    top_k: int | None
+    remask: float
+    duration: float | None
+    negative_prompt: str | None
+    best_of: int
+    chosen_after: float
+    layered: bool
+    loop: bool
+    level: float | None
+
+
+SETTINGS: dict[str, FieldInfo] = dict(GenerationSettings.model_fields)
+TAKES: dict[str, FieldInfo] = dict(KeepSettings.model_fields)
+
+# What command-line options and batch rows call a setting, where Python's name is long.
+SHORT_NAMES = {
+    "num_inference_steps": "steps",
+    "guidance_scale": "guidance",
+    "negative_prompt": "negative",
+    "num_candidates": "candidates",
+}
+
+
+def short_name(name: str) -> str:
+    """The name of a setting as an option and in a row."""
+    return SHORT_NAMES.get(name, name)
+
+
+def renamed(message: str, name_of: Callable[[str], str]) -> str:
+    """A message that calls settings by other names than Python's.
+
+    A name of one plain word (`duration`) counts as a setting where a sentence about it begins.
+    """
+    names = SETTINGS | TAKES
+    long = "|".join(name for name in names if "_" in name)
+    message = re.sub(rf"\b({long})\b", lambda found: name_of(found[0]), message)
+    return re.sub(rf"^({'|'.join(names)})(?= must )", lambda found: name_of(found[0]), message)
+
+
+def optional(field: FieldInfo) -> tuple[Any, FieldInfo]:
+    """A request's field: when it is missing, the bundle decides."""
+    given = copy(field)
+    given.default = None
+    return field.annotation | None, given  # type: ignore[operator]
+
+
+if TYPE_CHECKING:
+
+    class PartialSettings(Config):
+        """All settings but the duration, each of which a request may leave out (None)."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    class PartialDuration(Config):
+        """The duration, which a request may leave out."""
+
+        duration: float | None
+
+else:
+    PartialSettings, PartialDuration = (
+        create_model(
+            name,
+            __base__=Config,
+            **{name: optional(SETTINGS[name]) for name in names},
+        )
+        for name, names in (
+            ("PartialSettings", [name for name in SETTINGS if name != "duration"]),
+            ("PartialDuration", ["duration"]),
+        )
+    )
+
+
+def complete(defaults: GenerationSettings, given: GivenSettings) -> GenerationSettings:
+    """A bundle's defaults with what a caller gave on top, checked.
+
+    None leaves a setting at its default, unless None is one of its own values.
+    """
+    for name in given:
+        if name not in SETTINGS:
+            raise InputError(f"unknown setting '{name}'; there are: {', '.join(SETTINGS)}")
+    values: dict[str, Any] = {name: getattr(defaults, name) for name in SETTINGS}
+    # A number of steps and a stride say the same thing: what is given replaces the other.
+    for name, other in (("stride", "num_inference_steps"), ("num_inference_steps", "stride")):
+        if given.get(name) is not None:
+            values[other] = None
+    values |= {
+        name: value
+        for name, value in given.items()
+        if value is not None or type(None) in _parts(SETTINGS[name].annotation)
+    }
+    settings: GenerationSettings = check(GenerationSettings, values)
+    return settings
+
+
+def check(model: type[Any], values: dict[str, Any]) -> Any:
+    """The model of these values; the first wrong one is an InputError of one line."""
+    try:
+        return model.model_validate(values, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if not problem["loc"]:
+            raise InputError(problem["msg"].removeprefix("Value error, ")) from None
+        name = str(problem["loc"][0])
+        wanted = expected(model.model_fields[name])
+        raise InputError(f"{name} must be {wanted}, not {problem['input']!r}") from None
+
+
+def limits(field: FieldInfo) -> dict[str, float]:
+    """The field's bounds: ge, gt, le, lt, those that it has."""
+    bounds = ("ge", "gt", "le", "lt")
+    return {
+        bound: getattr(mark, bound)
+        for mark in field.metadata
+        for bound in bounds
+        if hasattr(mark, bound)
+    }
+
+
+def expected(field: FieldInfo) -> str:
+    """What values a field takes: "a whole number from 1 to 100"."""
+    (kind, *_) = [part for part in _parts(field.annotation) if part is not type(None)]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if kind is bool:
+        return "true or false"
+    if kind is str:
+        return f"a text of at most {MAX_PROMPT_CHARS} characters"
+    bounds = limits(field)
+    low = f"above {bounds['gt']:g}" if "gt" in bounds else f"from {_plain(bounds['ge'])}"
+    if "lt" in bounds:
+        high = f" to below {_plain(bounds['lt'])}"
+    else:
+        high = f" {'and at most' if 'gt' in bounds else 'to'} {_plain(bounds['le'])}"
+    return f"a {'whole number' if kind is int else 'number'} {low}{high}"
+
+
+def described(name: str) -> str:
+    """What a setting means, with its range if that says anything."""
+    field = (SETTINGS | TAKES)[name]
+    text, bounds = field.description or "", limits(field)
+    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
+    if low is None or high is None or high > MAX_CANDIDATES:
+        return text
+    return f"{text.removesuffix('.')} ({low:g} to {high:g})."
+
+
+def option_type(name: str) -> type:
+    """The plain type of a setting: float, int, bool or str."""
+    (kind, *_) = [p for p in _parts(SETTINGS[name].annotation) if p is not type(None)]
+    return kind if kind in (float, int, bool) else str
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if abs(number) < 1e6 or number != int(number) else str(int(number))
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)

@@ -1,0 +1,192 @@
+"""A generated sound: the wave, what it was made from, and how to make it again."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diffsound.generation.names import layer_paths
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A voice as it is in a scene. wave: [samples of the scene]; the layers add up to the scene.
+
+    start, end: seconds. gain_db: from the sound as it was made to the sound in the scene.
+    """
+
+    text: str
+    seed: int
+    start: float
+    end: float
+    distant: bool
+    background: bool
+    gain_db: float
+    wave: np.ndarray
+
+    def __str__(self) -> str:
+        """ "4.0 to 8.0 s: a dog barks, far away"."""
+        place = ", far away" if self.distant else ", behind" if self.background else ""
+        return f"{self.start:.1f} to {self.end:.1f} s: {self.text}{place}"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """All but the wave."""
+        marks = {name: True for name in ("distant", "background") if getattr(self, name)}
+        return {
+            "text": self.text,
+            "seed": self.seed,
+            "start": round(self.start, 3),
+            "end": round(self.end, 3),
+            "gain_db": round(self.gain_db, 1),
+        } | marks
+
+
+@dataclass(frozen=True)
+class Sound:
+    """One clip.
+
+    wave: [samples] float32 mono, within [-1, 1]; mel: [n_mels, L]; tokens: [F', L'].
+    settings: every argument that, with prompt and seed, makes this sound again.
+    score: how well it fits the prompt, when candidates were ranked.
+    coverage: what the model knows of such prompts, when the bundle can tell: model/coverage.py.
+    layers: what a scene is mixed of; their waves add up to `wave`.
+    gain: from what mel and tokens say to `wave`, which was brought to a level.
+    """
+
+    wave: np.ndarray
+    sample_rate: int
+    mel: np.ndarray
+    tokens: np.ndarray
+    prompt: str
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    score: float | None = None
+    coverage: Mapping[str, Any] | None = None
+    layers: tuple[Layer, ...] = ()
+    gain: float = 1.0
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return len(self.wave) / self.sample_rate
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Prompt, seed and settings, and the coverage if known: what `save` puts into the file."""
+        known: dict[str, Any] = {}
+        if self.coverage is not None:
+            known["coverage"] = dict(self.coverage)
+        if self.layers:
+            known["layers"] = [layer.metadata for layer in self.layers]
+        return {"prompt": self.prompt, "seed": self.seed, **self.settings, **known}
+
+    def save(
+        self, path: str | Path, *, loudness: float | None = None, overwrite: bool = True
+    ) -> Path:
+        """Write WAV, FLAC, OGG or MP3 by the extension.
+
+        Players show the prompt as title; the comment holds the metadata as JSON.
+        loudness: target in LUFS; the result never clips, whatever is asked.
+        """
+        from diffsound.audio.io import check_target, write_bytes
+
+        path = check_target(path, overwrite=overwrite)
+        write_bytes(path, self.encode(path.suffix.lower()[1:], loudness=loudness))
+        return path
+
+    def encode(self, format: str = "wav", *, loudness: float | None = None) -> bytes:
+        """The file that `save` writes, as bytes: "wav", "flac", "ogg" or "mp3"."""
+        return _encode(self.wave, self.sample_rate, format, self.prompt, self.metadata, loudness)
+
+    def encode_layer(self, layer: Layer, format: str = "wav") -> bytes:
+        """A layer of this scene as a file's bytes."""
+        return _encode(layer.wave, self.sample_rate, format, layer.text, layer.metadata)
+
+    def save_layers(self, path: str | Path, *, overwrite: bool = True) -> list[Path]:
+        """Write every layer of a scene: NAME-layer1.wav, …, which add up to the scene.
+
+        All have the scene's length and level, for a mixing desk: none is normalised by itself.
+        """
+        from diffsound.audio.io import check_target, write_bytes
+
+        paths = layer_paths(Path(path), len(self.layers))
+        for place, layer in zip(paths, self.layers, strict=True):
+            check_target(place, overwrite=overwrite)
+            write_bytes(place, self.encode_layer(layer, place.suffix.lower()[1:]))
+        return paths
+
+    def spectrogram(self) -> Image:
+        """The mel-spectrogram of the wave as a figure: axes, title and colour scale."""
+        from diffsound.audio.spectrogram import spectrogram_figure
+
+        return spectrogram_figure(self.wave, self.sample_rate, self.prompt)
+
+    def save_spectrogram(self, path: str | Path) -> Path:
+        """Write the mel-spectrogram as a PNG."""
+        from diffsound.files import atomic_write
+
+        path = Path(path)
+        with atomic_write(path) as temporary:
+            figure = self.spectrogram()
+            figure.save(temporary, format="PNG", dpi=figure.info["dpi"])
+        return path
+
+    def _repr_html_(self) -> str:
+        """A player and the spectrogram, for notebooks."""
+        import soundfile
+
+        audio, picture = io.BytesIO(), io.BytesIO()
+        soundfile.write(audio, self.wave, self.sample_rate, format="WAV", subtype="PCM_16")
+        self.spectrogram().save(picture, format="PNG")
+        return (
+            f"<figure><figcaption>{html.escape(self.prompt)} (seed {self.seed})</figcaption>"
+            f'<img alt="spectrogram" width="860" '
+            f'src="data:image/png;base64,{_base64(picture)}"><br>'
+            f'<audio controls src="data:audio/wav;base64,{_base64(audio)}"></audio></figure>'
+        )
+
+
+def _encode(
+    wave: np.ndarray,
+    sample_rate: int,
+    format: str,
+    title: str,
+    recipe: Mapping[str, Any],
+    loudness: float | None = None,
+) -> bytes:
+    from diffsound.audio.io import encode_audio
+
+    # NUL ends a tag in every format, and a title is one line.
+    tags = {"title": " ".join(title.replace("\0", " ").split()), "artist": "diffsound"}
+    return encode_audio(
+        wave,
+        sample_rate,
+        format,
+        loudness=loudness,
+        metadata={"diffsound": dict(recipe)},
+        tags=tags | {"date": _today()},
+    )
+
+
+def _today() -> str:
+    """SOURCE_DATE_EPOCH, if set, gives the same file on any day (reproducible-builds.org)."""
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.fromtimestamp(int(given), UTC) if given.isdecimal() else datetime.now(UTC)
+    return now.date().isoformat()
+
+
+def _base64(stream: io.BytesIO) -> str:
+    return base64.b64encode(stream.getvalue()).decode("ascii")

@@ -1,0 +1,160 @@
+"""Choosing among sounds (section VIII-D): many for a text, the best few kept.
+
+ranker = MatcherRanker(load_matcher("runs/matcher"), text_encoder)
+scores = ranker.score("a dog barks", sounds)
+kept = [sounds[i] for i in best(scores, keep=2)]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffsound.audio.mel import MelConfig, MelFrontEnd
+from diffsound.errors import InputError
+from diffsound.judges.captioner import Captioner
+from diffsound.judges.matcher import Matcher
+from diffsound.text.features import TextEncoder, TextFeatures
+from diffsound.threads import one_core_each, torch_threads
+
+# Of a normalised mel, whose range of 1 is 100 dB: what never gets louder is as good as silent.
+_SILENT = 0.4
+
+
+class Audible(Protocol):
+    """What a ranker hears of a sound; `diffsound.Sound` has it."""
+
+    @property
+    def wave(self) -> np.ndarray: ...
+    @property
+    def sample_rate(self) -> int: ...
+
+
+class Ranker(Protocol):
+    """Says how well sounds fit a prompt. name: what the score is, for the head of a table."""
+
+    @property
+    def name(self) -> str: ...
+
+    def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
+        """One number per sound, greater is better; comparable among sounds of one prompt."""
+        ...
+
+
+class MatcherRanker:
+    """How near a matcher finds the sound to the prompt: a cosine."""
+
+    name = "matcher"
+
+    def __init__(self, matcher: Matcher, encoder: TextEncoder) -> None:
+        """encoder: the one whose vectors the matcher reads."""
+        if matcher.config.text_fingerprint != encoder.fingerprint:
+            raise InputError("the matcher reads the vectors of another text encoder than this one")
+        self.matcher, self.encoder = matcher, encoder
+        self._ear = Ear(matcher.config.mel, matcher.mean.device, batch_size=1)
+
+    def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
+        """Cosine of each sound with the prompt, by its own mel if it has one."""
+        device = self.matcher.mean.device
+        with torch_threads(1):
+            text = self.encoder([prompt]).to(device)
+        scores = []
+        for sound in sounds:
+            drawn = getattr(sound, "mel", None)
+            if drawn is None:
+                (mel,) = self._ear.batches([sound])
+            else:
+                mel = torch.from_numpy(drawn)[None].to(device)
+            scores += self.fit(text, mel)
+        return scores
+
+    @torch.inference_mode()
+    def fit(self, text: TextFeatures, mels: Tensor) -> list[float]:
+        """Cosine of each mel [B, n_mels, L] with its own text of `text` (B of them).
+
+        Each on one core: the same numbers alone and in a batch.
+        """
+
+        def cosine(pair: tuple[Tensor, Tensor]) -> float:
+            mel, pooled = pair
+            return float(self.matcher.similarity(mel[None], pooled[None].float()))
+
+        return one_core_each(cosine, list(zip(mels, text.pooled, strict=True)))
+
+
+class LikelihoodRanker:
+    """How likely the captioner finds the prompt's words when it hears the sound.
+
+    No search and no metric: one pass, so it is the default. With `prior`, what remains when the
+    words' likelihood without any sound is taken off (their pointwise mutual information, in nats
+    a word): the order of one prompt's sounds is the same, but prompts become comparable. It needs
+    a captioner trained with `deaf` clips.
+    """
+
+    name = "caption likelihood"
+
+    def __init__(self, captioner: Captioner, *, prior: bool = False, batch_size: int = 16) -> None:
+        self.captioner = captioner
+        self.prior = prior
+        self._ear = Ear(captioner.mel, captioner.nothing.device, batch_size)
+
+    def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
+        """Mean log-likelihood of the prompt's words with each sound."""
+        scores = [
+            value
+            for mel in self._ear.batches(sounds)
+            for value in self.captioner.log_likelihood(mel, [prompt] * len(mel)).tolist()
+        ]
+        if not self.prior:
+            return scores
+        expected = float(self.captioner.log_likelihood(None, [prompt]))
+        return [value - expected for value in scores]
+
+
+def best(scores: Sequence[float], keep: int) -> list[int]:
+    """Positions of the `keep` highest scores, best first; of equal ones the earlier."""
+    if not 1 <= keep <= len(scores):
+        raise InputError(f"cannot keep {keep} of {len(scores)} candidates")
+    order = sorted(range(len(scores)), key=lambda i: (math.isnan(scores[i]), -scores[i], i))
+    return order[:keep]
+
+
+def best_takes(fits: Sequence[float], mels: Tensor, takes: int) -> Tensor:
+    """Of every `takes` sounds in a row the place of the one that fits best: int64 [B / takes].
+
+    A silent take loses to any other, whatever the matcher makes of it. mels: [B, …].
+    """
+    silent = mels.flatten(1).amax(dim=1).cpu() < _SILENT
+    worth = torch.tensor(fits) - 4.0 * silent  # cosines differ by 2 at most
+    places = worth.unflatten(0, (-1, takes)).argmax(dim=1)
+    return places + takes * torch.arange(len(places))
+
+
+class Ear:
+    """Sounds to the mels a judge was trained on, in batches of bounded size."""
+
+    def __init__(self, mel: MelConfig, device: torch.device, batch_size: int) -> None:
+        self._device, self._batch_size = device, batch_size
+        self._front_end = MelFrontEnd(mel).to(device)
+
+    def batches(self, sounds: Sequence[Audible]) -> Iterable[Tensor]:
+        """mels [B, n_mels, L] of the sounds in order, those of one batch as long as its longest."""
+        for at in range(0, len(sounds), self._batch_size):
+            waves = [self._wave(sound) for sound in sounds[at : at + self._batch_size]]
+            padded = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True)
+            with torch.inference_mode():
+                yield self._front_end(padded.to(self._device))
+
+    def _wave(self, sound: Audible) -> Tensor:
+        rate = self._front_end.config.sample_rate
+        wave = np.asarray(sound.wave, dtype=np.float32)
+        if sound.sample_rate != rate:
+            import soxr
+
+            wave = soxr.resample(wave, sound.sample_rate, rate)
+        return torch.from_numpy(np.ascontiguousarray(wave))

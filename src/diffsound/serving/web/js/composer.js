@@ -1,0 +1,158 @@
+// The prompt with length, takes and loop beside it, and the drawer with every other setting.
+
+import { byId, isPressed, press, seconds } from "./dom.js";
+
+const NUMBERS = ["duration", "num_candidates", "keep", "seed", "guidance_scale", "num_inference_steps",
+  "temperature", "top_k", "truncation", "best_of"];
+const OF_EDITS = ["num_candidates", "seed", "negative_prompt", "guidance_scale", "num_inference_steps",
+  "sampler", "temperature", "top_k", "truncation", "bundle"];
+
+export class Composer extends EventTarget {
+  constructor() {
+    super();
+    this.form = byId("composer");
+    this.drawer = byId("settings");
+    this.fields = byId("settings-form");
+    this.prompt = byId("prompt");
+    this.defaults = {};
+    this.#wire();
+  }
+
+  // Everything that was set, by the names of the API.
+  settings() {
+    const values = {};
+    for (const [name, value] of [...new FormData(this.form), ...new FormData(this.fields)]) {
+      if (value === "" || value instanceof File) continue;
+      values[name] = NUMBERS.includes(name) ? Number(value) : value;
+    }
+    if (values.layered) values.layered = values.layered === "true";
+    if (isPressed(byId("auto"))) values.duration = "auto";
+    if (isPressed(byId("loop"))) values.loop = true;
+    return values;
+  }
+
+  editSettings() {
+    return Object.fromEntries(Object.entries(this.settings()).filter(([name]) => OF_EDITS.includes(name)));
+  }
+
+  // Put settings into the form; those not given go back to the model's own.
+  fill(values) {
+    this.reset();
+    for (const [name, value] of Object.entries(values)) {
+      const own = this.form.elements.namedItem(name);
+      const field = own ?? this.fields.elements.namedItem(name);
+      // A setting that is the model's own stays unset: it is no change.
+      if (field && (own || this.defaults[name] !== value)) field.value = value;
+    }
+    press(byId("auto"), values.duration === "auto" && !byId("auto").hidden);
+    press(byId("loop"), values.loop === true && !byId("loop").hidden);
+    this.#show();
+  }
+
+  // A prompt to try, with the length that suits it.
+  suggest({ prompt, duration }) {
+    this.prompt.value = prompt;
+    if (duration) byId("duration").value = duration;
+    this.complain("");
+    this.#show();
+    this.prompt.focus();
+  }
+
+  reset() {
+    this.fields.reset();
+    this.#show();
+  }
+
+  complain(message) {
+    byId("problem").textContent = message;
+    byId("problem").hidden = !message;
+  }
+
+  busy(on) {
+    byId("go").hidden = on;
+    byId("stop").hidden = !on;
+  }
+
+  offer({ bundles, limits }, capabilities) {
+    const [chosen] = bundles;
+    const { defaults } = chosen;
+    this.defaults = defaults;
+    byId("duration").max = limits.duration;
+    byId("duration").value = defaults.duration;
+    byId("takes").max = limits.candidates;
+    byId("auto").hidden = !capabilities.autoDuration;
+    byId("loop").hidden = !capabilities.loop;
+    this.prompt.maxLength = limits.prompt_chars;
+    const field = (name) => this.fields.elements.namedItem(name);
+    for (const name of ["guidance_scale", "num_inference_steps", "temperature", "truncation", "best_of"]) {
+      field(name).placeholder = defaults[name] ?? "";
+    }
+    field("top_k").placeholder = defaults.top_k ?? "all";
+    field("num_inference_steps").max = Math.min(limits.steps, chosen.timesteps ?? limits.steps);
+    const ranks = bundles.some((bundle) => bundle.ranks);
+    byId("keep-setting").hidden = !ranks;
+    byId("keep").disabled = !ranks;
+    if (bundles.length > 1) {
+      field("bundle").replaceChildren(...bundles.map(({ name }) => new Option(name, name)));
+      byId("bundle-setting").hidden = false;
+    }
+    byId("go").disabled = false;
+    this.#show();
+  }
+
+  #wire() {
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.fields.checkValidity()) this.dispatchEvent(new Event("submit"));
+      else this.#openDrawer();
+    });
+    this.prompt.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      if (!byId("go").disabled) this.form.requestSubmit();
+    });
+    for (const form of [this.form, this.fields]) {
+      form.addEventListener("input", () => {
+        this.complain(""); // what was wrong may be right now
+        this.#show();
+      });
+    }
+    for (const button of this.form.querySelectorAll("[data-step]")) {
+      button.addEventListener("click", () => {
+        const takes = byId("takes");
+        if (button.dataset.step > 0) takes.stepUp();
+        else takes.stepDown();
+        this.#show();
+      });
+    }
+    for (const toggle of [byId("auto"), byId("loop")]) {
+      toggle.addEventListener("click", () => {
+        press(toggle, !isPressed(toggle));
+        this.#show();
+      });
+    }
+    byId("duration").addEventListener("input", () => press(byId("auto"), false));
+    byId("open-settings").addEventListener("click", () => this.#openDrawer());
+    byId("reset-settings").addEventListener("click", () => this.reset());
+    this.drawer.addEventListener("click", (event) => {
+      if (event.target === this.drawer) this.drawer.close();
+    });
+  }
+
+  #openDrawer() {
+    this.drawer.showModal();
+    this.fields.reportValidity();
+  }
+
+  #show() {
+    const auto = isPressed(byId("auto"));
+    byId("duration-shown").textContent = auto ? "auto" : seconds(Number(byId("duration").value)).replace(".0 s", " s");
+    this.form.classList.toggle("auto-length", auto);
+    byId("keep").max = byId("takes").value || 1; // no more can be kept than are made
+    const several = byId("bundle-setting").hidden ? [] : ["bundle"];
+    const changed = [...new FormData(this.fields)].filter(([name, value]) => value !== "" && !several.includes(name)).length;
+    byId("changed").textContent = changed;
+    byId("changed").hidden = !changed;
+    byId("open-settings").setAttribute("aria-label", changed ? `Settings, ${changed} changed` : "Settings");
+  }
+}

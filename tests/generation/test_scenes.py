@@ -1,0 +1,175 @@
+"""Scenes of several sounds, made one by one and mixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffsound.audio.io import read_audio
+from diffsound.audio.mixing import PEAK, active_rms
+from diffsound.errors import InputError
+from diffsound.generation.jobs import Job, layer_seed, take_seed
+from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.recipes import read_recipe
+from diffsound.generation.scenes import BACKGROUND_DB, DISTANT_DB, OVERLAP, Plan, mix, plan_scene
+from diffsound.model.bundle import Bundle
+
+RATE = 22050
+SCENE = "rain, then a dog barks in the distance"
+
+
+def plan(prompt: str, seconds: float = 4.0) -> Plan:
+    made = plan_scene(Job(prompt, 7), round(seconds * RATE), RATE)
+    assert made is not None
+    return made
+
+
+def noise(samples: int, level: float, seed: int = 0) -> np.ndarray:
+    return level * np.random.default_rng(seed).standard_normal(samples).astype(np.float32)
+
+
+def db(ratio: float) -> float:
+    return 20 * float(np.log10(ratio))
+
+
+def test_moments_share_the_time() -> None:
+    first, second = plan("rain, then a dog barks").slots
+    overlap = round(OVERLAP * RATE)
+    assert (first.start, first.length) == (0, 2 * RATE + overlap)
+    assert (second.start, second.length) == (2 * RATE, 2 * RATE)
+    assert first.fades
+    assert not second.fades
+
+
+def test_what_is_together_or_behind_has_all_of_it() -> None:
+    for prompt in ("a dog barks while a cat meows", "a dog barks with rain in the background"):
+        assert [(s.start, s.length) for s in plan(prompt).slots] == [(0, 4 * RATE)] * 2
+
+
+def test_one_sound_is_no_scene_and_neither_is_too_little_time() -> None:
+    assert plan_scene(Job("a dog barks", 7), 4 * RATE, RATE) is None
+    assert plan_scene(Job("rain, then a dog barks", 7), round(1.9 * RATE), RATE) is None
+
+
+def test_seeds_differ_between_layers_and_takes() -> None:
+    assert layer_seed(5, 0) == take_seed(5, 0) == 5
+    seeds = {layer_seed(5, n) for n in range(6)} | {take_seed(5, n) for n in range(1, 6)}
+    assert len(seeds) == 11
+
+
+def test_layers_add_up_and_nothing_clips() -> None:
+    asked = plan("a dog barks while a cat meows")
+    wave, layers = mix(asked, [noise(4 * RATE, 0.6), noise(4 * RATE, 0.9, 1)], RATE)
+    assert np.abs(wave).max() == pytest.approx(PEAK, abs=1e-5)
+    np.testing.assert_allclose(sum(layer.wave for layer in layers), wave, atol=1e-6)
+
+
+def test_the_faint_and_the_loud_meet_in_the_middle() -> None:
+    asked = plan("a dog barks while a cat meows")
+    _, layers = mix(asked, [noise(4 * RATE, 0.001), noise(4 * RATE, 0.01, 1)], RATE)
+    levels = [active_rms(layer.wave, RATE) for layer in layers]
+    assert db(levels[0] / levels[1]) == pytest.approx(0, abs=0.1)
+    assert [round(layer.gain_db) for layer in layers] == [10, -10]
+
+
+def test_backgrounds_are_quieter() -> None:
+    asked = plan("a dog barks with rain in the background")
+    _, (dog, rain) = mix(asked, [noise(4 * RATE, 0.01), noise(4 * RATE, 0.01, 1)], RATE)
+    assert rain.background
+    ratio = active_rms(rain.wave, RATE) / active_rms(dog.wave, RATE)
+    assert db(ratio) == pytest.approx(BACKGROUND_DB, abs=0.1)
+
+
+def test_what_is_far_is_quieter_and_duller() -> None:
+    asked = plan("a dog barks in the distance")
+    near = noise(4 * RATE, 0.01)
+    wave, (layer,) = mix(asked, [near], RATE)
+    assert layer.distant
+    assert layer.gain_db == pytest.approx(DISTANT_DB)
+
+    def power(signal: np.ndarray, low: float, high: float) -> float:
+        frequency = np.fft.rfftfreq(len(signal), 1 / RATE)
+        chosen = (frequency >= low) & (frequency < high)
+        return float(np.square(np.abs(np.fft.rfft(signal)))[chosen].sum())
+
+    low, high = (10 * np.log10(power(wave, *b) / power(near, *b)) for b in ((50, 800), (6e3, 9e3)))
+    assert low == pytest.approx(DISTANT_DB, abs=2)
+    assert high < low - 15
+
+
+def test_silence_stays_silent() -> None:
+    asked = plan("a dog barks while a cat meows")
+    wave, layers = mix(asked, [np.zeros(4 * RATE, np.float32)] * 2, RATE)
+    assert not wave.any()
+    assert [layer.gain_db for layer in layers] == [0, 0]
+
+
+def test_a_scene_is_made_of_its_sounds(pipeline: TextToSound) -> None:
+    (scene,) = pipeline(SCENE, duration=3, seed=4, layered=True)
+    assert len(scene.wave) == 3 * RATE
+    assert scene.prompt == SCENE
+    assert scene.tokens.shape == (
+        pipeline.bundle.codec.rows,
+        pipeline.bundle.columns(len(scene.wave)),
+    )
+    assert scene.mel.shape[1] == scene.tokens.shape[1] * pipeline.bundle.codec.time_stride
+    assert [(layer.text, layer.distant) for layer in scene.layers] == [
+        ("rain", False),
+        ("a dog barks", True),
+    ]
+    assert [layer["text"] for layer in scene.metadata["layers"]] == ["rain", "a dog barks"]
+    # The first layer is, up to its gain and the fade at its end, what its own prompt makes.
+    (rain,) = pipeline("rain", duration=1.5 + OVERLAP, seed=4)
+    whole = round(1.5 * RATE)
+    gain = np.float32(10 ** (scene.layers[0].gain_db / 20))
+    np.testing.assert_allclose(scene.layers[0].wave[:whole], rain.wave[:whole] * gain, atol=1e-5)
+    assert not scene.layers[1].wave[:whole].any()
+
+
+def test_one_piece_is_what_it_was(pipeline: TextToSound) -> None:
+    whole, plain = (pipeline(SCENE, duration=3, seed=4, **s)[0] for s in ({}, {"layered": False}))
+    assert not whole.layers
+    assert np.array_equal(whole.wave, plain.wave)
+    one, layered = (pipeline("rain", seed=4, layered=on)[0] for on in (False, True))
+    assert np.array_equal(one.wave, layered.wave)
+
+
+def test_scenes_alone_and_in_company(tiny_bundle: Bundle) -> None:
+    pipeline = TextToSound(tiny_bundle, max_batch_seconds=3)
+    prompts = ["a dog barks", SCENE, "wind while a cat meows"]
+    shares: list[float] = []
+    together = pipeline(
+        prompts, duration=2, seed=3, layered=True, callback=lambda share, _: shares.append(share)
+    )
+    alone = [pipeline(prompt, duration=2, seed=3, layered=True)[0] for prompt in prompts]
+    for a, b in zip(together, alone, strict=True):
+        assert a.prompt == b.prompt
+        assert np.array_equal(a.wave, b.wave)
+        assert np.array_equal(a.tokens, b.tokens)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_edits_are_one_piece(pipeline: TextToSound) -> None:
+    (scene,) = pipeline(SCENE, duration=3, seed=4, layered=True)
+    (edited,) = pipeline.inpaint(scene, SCENE, 1.0, 2.0, seed=1, layered=True)
+    assert not edited.layers
+    assert np.array_equal(edited.wave[: RATE // 2], scene.wave[: RATE // 2])
+
+
+def test_layered_is_yes_or_no(pipeline: TextToSound) -> None:
+    with pytest.raises(InputError, match="layered"):
+        pipeline("rain", layered="perhaps")
+
+
+def test_stems_are_files_that_add_up(pipeline: TextToSound, tmp_path: Path) -> None:
+    (scene,) = pipeline(SCENE, duration=3, seed=4, layered=True)
+    paths = scene.save_layers(tmp_path / "x.flac")
+    assert [path.name for path in paths] == ["x-layer1.flac", "x-layer2.flac"]
+    total = sum(read_audio(path, RATE) for path in paths)
+    np.testing.assert_allclose(total, scene.wave, atol=2e-4)
+    note = read_recipe(paths[1])
+    assert note["text"] == "a dog barks"
+    assert note["distant"] is True

@@ -1,0 +1,177 @@
+"""A real file system that is full: one line, nothing half-written, and the old state is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from diffsound.cli.main import run as diffsound
+from diffsound.data.shards import PreparedData
+from diffsound.errors import BundleError
+from diffsound.model.bundle import Bundle, verify
+from diffsound.training import checkpoint
+from diffsound.weights import load_weights, save_tensors, save_weights
+
+TINY = Path(__file__).parents[1] / "configs" / "tiny"
+RATE = 8000
+SIZE = 8 * 2**20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB in memory."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path, leave: int = 0) -> None:
+    """Use up the disk but for `leave` bytes."""
+    status = os.statvfs(disk)
+    room = max(0, status.f_bavail * status.f_frsize - leave)
+    (disk / "filler").write_bytes(bytes(room))
+
+
+def typed(*arguments: object) -> int:
+    """The exit code of the command line."""
+    with pytest.raises(SystemExit) as ended:
+        diffsound([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def sounds(tmp_path: Path) -> Path:
+    folder = tmp_path / "sounds"
+    folder.mkdir()
+    for number, name in enumerate("abcdefghijkl"):
+        noise = 0.1 * np.random.default_rng(number).standard_normal(4000)
+        soundfile.write(folder / f"noise {name}.wav", noise, RATE)
+    return folder
+
+
+def prepared(sounds: Path, out: Path, *, shards: int = 4) -> int:
+    per_shard = 12 // shards
+    return typed(
+        "data", "prepare", sounds, "--out", out, "--valid-share", "0.3", "--quiet",
+        "--clips-per-shard", per_shard, "--engine", "serial",
+    )  # fmt: skip
+
+
+def test_weights_that_do_not_fit_are_an_os_error_and_leave_the_old_file(disk: Path) -> None:
+    path = disk / "x.safetensors"
+    save_weights(path, {"a": torch.ones(10)})
+    fill(disk, leave=8192)
+    with pytest.raises(OSError, match="No space left on device"):
+        save_tensors({"a": torch.zeros(10**5)}, disk / "y.safetensors")
+    with pytest.raises(BundleError, match=r"cannot write .*: No space left on device$"):
+        save_weights(path, {"a": torch.zeros(10**5)})
+    assert torch.equal(load_weights(path)["a"], torch.ones(10))
+    assert {path.name for path in disk.iterdir()} == {"filler", "x.safetensors"}
+
+
+@pytest.mark.parametrize("leave", [0, 100_000])
+def test_a_bundle_that_does_not_fit_is_one_line_and_no_bundle(
+    disk: Path, tiny_bundle: Bundle, leave: int
+) -> None:
+    fill(disk, leave)
+    with pytest.raises(BundleError, match=r"^cannot write .*: No space left on device$"):
+        tiny_bundle.save_pretrained(disk / "mine")
+    with pytest.raises(BundleError):
+        Bundle.from_pretrained(disk / "mine")
+    assert not list(disk.rglob(".*"))
+    (disk / "filler").unlink()
+    tiny_bundle.save_pretrained(disk / "mine")
+    assert verify(disk / "mine") == []
+
+
+def test_prepare_keeps_finished_shards_and_continues(
+    disk: Path, sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepared(sounds, tmp_path / "elsewhere") == 0
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "elsewhere").glob("*.tar"))
+    fill(disk, leave=sum(sizes[:2]) + 40_000)  # room for two of the four shards
+    capsys.readouterr()
+    assert prepared(sounds, disk / "out") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "No space left on device; what is finished is kept, run again to continue" in error
+    assert not list((disk / "out").glob(".*"))
+    finished = {path.stem for path in (disk / "out").glob("clips-*.tar")}
+    assert len(finished) in (1, 2, 3)
+    (disk / "filler").unlink()
+    assert prepared(sounds, disk / "out") == 0
+    for path in (tmp_path / "elsewhere").iterdir():
+        assert (disk / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_training_ends_in_one_line_with_its_last_checkpoint_and_resumes(
+    disk: Path,
+    sounds: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = tmp_path / "data"
+    assert prepared(sounds, data) == 0
+    assert PreparedData.open(data).where(split="valid")
+
+    def train(run: Path) -> int:
+        return typed(
+            "train", "codec", "--config", TINY / "codec.yaml", "--data", data, "--run", run,
+            "--set", "mel.sample_rate=22050", "--set", "train.checkpoint_steps=2",
+            "--set", "train.max_steps=6", "--set", "train.validate_steps=2",
+        )  # fmt: skip
+
+    save = checkpoint.save
+
+    def save_and_fill(run: Path, step: int, content: checkpoint.Checkpoint) -> Path:
+        made = save(run, step, content)
+        if step == 2:
+            fill(disk)
+        return made
+
+    monkeypatch.setattr(checkpoint, "save", save_and_fill)
+    run = disk / "run"
+    capsys.readouterr()
+    assert train(run) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].endswith(
+        f"cannot save step 6 in {run}: No space left on device; the previous checkpoint is kept"
+    )
+    assert not any("Traceback" in line for line in lines)
+    assert any("step 4" in line and "training continues" in line for line in lines)
+    assert checkpoint.steps(run) == [2]
+    checkpoint.verify(run / "step-00000002")
+    assert not list(run.glob(".*"))
+
+    # On a disk that is still full it does not start, and nothing changes.
+    assert train(run) == 2
+    assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
+    assert checkpoint.steps(run) == [2]
+    checkpoint.verify(run / "step-00000002")
+
+    monkeypatch.undo()
+    (disk / "filler").unlink()
+    assert train(run) == 0
+    assert train(tmp_path / "whole") == 0
+    one, other = (checkpoint.load_newest(folder) for folder in (run, tmp_path / "whole"))
+    assert one is not None
+    assert other is not None
+    for name, tensors in one.tensors.items():
+        for key, tensor in tensors.items():
+            assert torch.equal(tensor, other.tensors[name][key]), key
