@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from diffsound.codec.codebook import Codebooks
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig, Conv1dConfig, QuantizerConfig, TextureConfig
 from diffsound.codec.conv1d import Conv1dDecoder
-from diffsound.codec.principal import principal_start
+from diffsound.codec.principal import deal, principal_start
 from diffsound.codec.quantizer import beam_search
 from diffsound.errors import ConfigError, DataError
 
@@ -98,6 +99,28 @@ def test_a_start_is_nothing_but_the_linear_maps_and_the_grain() -> None:
     assert torch.allclose(
         2 * codec.decode(tokens) - 1, smooth + texture.grain.bias[:, None] * noise, atol=1e-5
     )
+
+
+@torch.no_grad()
+def test_fine_rows_code_separate_parts_of_the_rest() -> None:
+    mels = some_mels(200)
+    train, held = mels[:160], mels[160:]
+    codec = Codec(make_config(rows=6)).eval()
+    principal_start(codec, train, torch.Generator().manual_seed(0), coarse_rows=2)
+    fine = [book.effective()[0] for book in codec.quantizer.books()][2:]
+    for index, book in enumerate(fine):
+        for other in fine[index + 1 :]:
+            assert (book @ other.T).abs().max() < 1e-5, "their directions are orthogonal"
+    latent, tokens = codec.encoder(2 * held - 1)[:, :, 0], codec.encode(held)
+    errors = [
+        float((latent - codec.quantizer.lookup(tokens[:, :rows])[:, 0]).square().mean())
+        for rows in range(2, 7)
+    ]
+    assert all(after < before for before, after in pairwise(errors)), "every row helps new clips"
+
+
+def test_directions_are_dealt_evenly() -> None:
+    assert deal(7, 3) == [[0, 5, 6], [1, 4], [2, 3]]
 
 
 @torch.no_grad()

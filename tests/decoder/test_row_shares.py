@@ -112,6 +112,16 @@ def test_impossible_configs_are_refused() -> None:
         )
 
 
+def test_turns_must_hold_all_rows_and_have_a_share_each() -> None:
+    with pytest.raises(ValueError, match="3 turns need as many row_shares, not 2"):
+        ScheduleConfig(row_shares=(1, 2), turns=(1, 1, 1))
+    with pytest.raises(ValueError, match="turns has 4 rows, the decoder 5"):
+        DiffsoundConfig(
+            schedule=ScheduleConfig(row_shares=(1, 2), turns=(1, 3)),
+            loss=LossConfig(variant="simplified"),
+        )
+
+
 def test_an_older_config_is_read_if_its_order_of_rows_meant_nothing() -> None:
     assert ScheduleConfig.model_validate({"row_order": 0.0}) == ScheduleConfig()
     with pytest.raises(ValueError, match="row_order"):

@@ -140,10 +140,19 @@ def test_column_parts_against_loops() -> None:
             torch.testing.assert_close(head(x)[:, :, row], logits)
 
 
+def test_long_codes_keep_the_directions_in_which_they_differ_most() -> None:
+    torch.manual_seed(0)
+    books = torch.randn(3, 50, 6) * torch.tensor([4.0, 4, 4, 0.01, 0.01, 0.01])
+    sounds = codes_of(books, 3)
+    assert sounds.shape == (3, 50, 3)
+    short, long = (torch.cdist(x.flatten(0, 1), x.flatten(0, 1)) for x in (sounds, books[..., :3]))
+    assert torch.corrcoef(torch.stack((short.flatten(), long.flatten())))[0, 1] > 0.95
+
+
 def test_columns_may_begin_with_what_their_codes_sound_like() -> None:
     torch.manual_seed(0)
     books = torch.randn(3, 4, 6) * torch.tensor([9.0, 3.0, 1.0])[:, None, None]
-    sounds = codes_of(books)
+    sounds = codes_of(books, 6)
     assert sounds.square().mean() == pytest.approx(1, abs=1e-5)
     # Codes that were far apart stay so, and the first row's stay the largest.
     assert torch.equal(sounds.sign(), books.sign())

@@ -192,13 +192,14 @@ class Codec(nn.Module):
     def _log_prob(
         self, mel: Tensor, tokens: Tensor, generator: torch.Generator | None
     ) -> Tensor | None:
-        """Log density [B, L] of mels given their tokens, or in training given the first rows."""
+        """Log density [B, L] of mels given their tokens, half of the time in training the first rows."""
         if self.texture is None:
             return None
         fewest = min(self.config.texture.fewest_rows, self.rows) if self.config.texture else 0
         rows = torch.full((len(tokens),), self.rows)
         if self.training and self.sketches:
-            rows = torch.randint(fewest, self.rows + 1, (len(tokens),), generator=generator)
+            fewer = torch.randint(fewest, self.rows + 1, (len(tokens),), generator=generator)
+            rows = torch.where(torch.rand(len(tokens), generator=generator) < 0.5, rows, fewer)
         with torch.no_grad():
             means = [
                 self._decode(self.quantizer.lookup(item[None, :count]))

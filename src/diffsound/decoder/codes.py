@@ -113,17 +113,21 @@ class ColumnLogits(nn.Module):
         return chosen.transpose(1, 2)
 
 
-def codes_of(codebooks: Tensor) -> Tensor:
-    """How residual codes sound, for `start_from`: [F', K, d] -> [F', K, d].
+def codes_of(codebooks: Tensor, width: int) -> Tensor:
+    """How residual codes sound, for `start_from`: [F', K, d] -> [F', K, width ≤ d].
 
     A column's level and slope vary a hundred times more than its details, and the first row's codes
     more than the last one's: both are brought nearer to each other by a square root, so that
-    details are seen, and the whole to a mean square of 1.
+    details are seen, and the whole to a mean square of 1. Of the d numbers the `width` directions
+    are kept in which codes differ most.
     """
     spread = codebooks.square().mean((0, 1)).sqrt()  # [d]
     sounds = codebooks / spread.clamp_min(1e-6).sqrt()
     sizes = sounds.square().mean((1, 2), keepdim=True).sqrt()  # [F', 1, 1]
     sounds = sounds / sizes.clamp_min(1e-6).sqrt()
+    if width < sounds.shape[2]:
+        flat = sounds.flatten(0, 1)
+        sounds = sounds @ torch.linalg.eigh(flat.T @ flat).eigenvectors[:, -width:]
     return sounds / sounds.square().mean().sqrt()
 
 

@@ -26,12 +26,23 @@ class ScheduleConfig(Config):
     row_shares: None noises all rows alike (the paper). Else the rows are drawn one after another,
         each with its share of the chain (first row first, in any unit): for residual codecs, whose
         rows go from coarse to fine, so that the coarse ones can have most of the steps.
+    turns: number of rows drawn together in each turn, coarse to fine; row_shares then has one share
+        per turn. None: one row per turn.
     """
 
     kind: Literal["linear", "cosine", "quarter", "official"] = "linear"
     transition: Literal["uniform", "mask", "mask_uniform"] = "mask_uniform"
     gamma_end: Annotated[float, Field(gt=0, lt=1)] = 0.9
     row_shares: Annotated[tuple[Share, ...], Field(max_length=256)] | None = None
+    turns: Annotated[tuple[Count, ...], Field(max_length=256)] | None = None
+
+    @model_validator(mode="after")
+    def _a_share_for_every_turn(self) -> Self:
+        if self.turns is not None and len(self.row_shares or ()) != len(self.turns):
+            raise ValueError(
+                f"{len(self.turns)} turns need as many row_shares, not {len(self.row_shares or ())}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _official_is_one_schedule(self) -> Self:
@@ -56,8 +67,8 @@ class LossConfig(Config):
     auxiliary: λ, the weight of L_x0 (1e-4 in the paper, 5e-4 in the published code).
     adaptive: weigh L_x0 by 1 + t/T, as published.
     importance: draw t by its loss history, as published; uniform otherwise.
-    next_row: with rows in turn (row_shares), the weight of the row after the one being drawn; a
-        step of a short chain draws some of it too. Rows further on are not asked about.
+    next_row: with rows in turn (row_shares), the weight of a row of the turn after the one being
+        drawn; a step of a short chain draws some of it too. Rows further on are not asked about.
     """
 
     variant: Literal["vlb", "simplified"] = "vlb"
@@ -145,9 +156,11 @@ class DiffsoundConfig(TransformerConfig):
 
     @model_validator(mode="after")
     def _a_share_for_every_row(self) -> Self:
-        shares = self.schedule.row_shares
-        if shares is not None and len(shares) != self.rows:
+        shares, turns = self.schedule.row_shares, self.schedule.turns
+        if shares is not None and turns is None and len(shares) != self.rows:
             raise ValueError(f"schedule.row_shares has {len(shares)} shares for {self.rows} rows")
+        if turns is not None and sum(turns) != self.rows:
+            raise ValueError(f"schedule.turns has {sum(turns)} rows, the decoder {self.rows}")
         return self
 
     @classmethod

@@ -32,6 +32,7 @@ from diffsound.decoder.transformer import DenoisingTransformer, of_rows
 from diffsound.text.features import TextFeatures
 
 _DEFAULT = SamplingSettings()
+_ASKED = 4  # rows of one turn that a training step asks about at most: each costs a head
 SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "quarter": quarter_schedule}
 
 
@@ -47,6 +48,7 @@ class Diffsound(nn.Module):
         self.schedule = build_schedule(config)
         with torch.device("cpu"):
             self.windows = row_windows(config)
+        self._asked = min(_ASKED, max(config.schedule.turns or (1,)))
         self.transformer = DenoisingTransformer(config)
         self.times = ImportanceSampler(config.timesteps) if config.loss.importance else None
 
@@ -98,19 +100,22 @@ class Diffsound(nn.Module):
         text: TextFeatures,
         generator: torch.Generator | None,
     ) -> DecoderLoss:
-        """The simplified loss of the row whose turn it is at t, and a little of the next one's.
+        """The simplified loss of the rows whose turn it is at t, and a little of the next turn's.
 
-        What lies further on cannot be known well yet, and would drown what can be learned.
+        What lies further on cannot be known well yet, and would drown what can be learned. Of a
+        large turn a few rows stand for all.
         """
         assert self.windows is not None
         times = row_times(t, self.windows, self.config.timesteps)
         noisy = sample_xt(tokens, times, self.schedule, generator)
-        rows = rows_in_turn(times).to(tokens.device)
+        rows, ahead = rows_in_turn(times, self.windows, self._asked, generator)
+        rows, ahead = rows.to(tokens.device), ahead.to(tokens.device)
         context = self.transformer.read_text(text)
         modulations = self.transformer.modulations(t.to(tokens.device), context.pooled)
         logits = self.transformer(noisy, modulations, context, rows)
-        weights = torch.ones(rows.shape, device=tokens.device)
-        weights[:, 1] = self.config.loss.next_row * (rows[:, 1] > rows[:, 0])
+        later = (ahead == 1).float()
+        later = self.config.loss.next_row * later / later.sum(1, keepdim=True).clamp_min(1)
+        weights = (ahead == 0).float() + later
         per_item = rows_loss(
             logits, of_rows(tokens, rows), of_rows(noisy, rows), self.schedule, weights
         )
@@ -182,8 +187,8 @@ class Diffsound(nn.Module):
 
 def row_windows(config: DiffsoundConfig) -> Tensor | None:
     """When each row is noised ([F', 2], see `schedule.py`), or None for all rows alike."""
-    shares = config.schedule.row_shares
-    return None if shares is None else in_turn(shares)
+    schedule = config.schedule
+    return None if schedule.row_shares is None else in_turn(schedule.row_shares, schedule.turns)
 
 
 def build_schedule(config: DiffsoundConfig) -> Schedule:

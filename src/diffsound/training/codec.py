@@ -83,6 +83,8 @@ class CodecRun(RunConfig):
     frames: length of the random crops to train on.
     principal: number of batches whose principal components and k-means give the first weights (a
         codec with `backbone.linear`; 0: random weights).
+    coarse_rows: with `principal`, number of rows that code the whole column; each row after them
+        codes a part of what is left (None: every row codes the whole).
     freeze_tokens: train the decoder's half only (with `init`), so that existing tokens, and token
         decoders trained on them, stay valid.
     seams_only: train only the part that removes the steps between columns (with `init`).
@@ -97,6 +99,7 @@ class CodecRun(RunConfig):
     codec: CodecConfig
     frames: PositiveInt = 848
     principal: NonNegativeInt = 0
+    coarse_rows: PositiveInt | None = None
     freeze_tokens: bool = False
     seams_only: bool = False
     jitter: NonNegativeFloat = 0.0
@@ -181,7 +184,7 @@ class CodecStage(Stage):
         batches = islice(epochs, config.principal)
         mels = torch.cat([self.front_end(batch["wave"]) for batch in batches])
         generator = torch.Generator().manual_seed(config.train.seed)
-        principal_start(self.codec, mels, generator)
+        principal_start(self.codec, mels, generator, config.coarse_rows)
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)

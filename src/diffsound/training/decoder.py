@@ -118,7 +118,7 @@ class DecoderRun(TokenRun):
 
     decoder: rows, codebook_size and text_dim are taken from the data if left out.
     codes: "codec" initialises the tokens' vectors with the codec's codes, so that the decoder knows
-        which of them sound alike (residual codes; decoder.code_width must be their length).
+        which of them sound alike (residual codes, of decoder.code_width numbers or more).
     vocoder: a vocoder's run, a bundle or "griffin_lim", to make samples audible.
     lora: train a low-rank update of the dense layers only, for fine-tuning on few clips.
     labels: train on texts made from labels (MBTG) instead of captions, for pre-training.
@@ -197,14 +197,14 @@ def start_from_codes(transformer: nn.Module, codec: Codec | None) -> None:
         and isinstance(codec.quantizer, ResidualQuantizer)
         and isinstance(embedding, ColumnEmbedding)
         and isinstance(logits, ColumnLogits)
-        and embedding.codes.embedding_dim == codec.config.quantizer.code_dim
+        and embedding.codes.embedding_dim <= codec.config.quantizer.code_dim
     ):
         raise ConfigError(
             "codes 'codec' needs a codec with residual codes, and a decoder with position 'column' "
-            "and code_width equal to the codec's quantizer.code_dim"
+            "and code_width no more than the codec's quantizer.code_dim"
         )
     books = torch.cat([book.effective() for book in codec.quantizer.books()])  # [F', K, d]
-    sounds = codes_of(books)
+    sounds = codes_of(books, embedding.codes.embedding_dim)
     embedding.start_from(sounds)
     logits.start_from(sounds)
 

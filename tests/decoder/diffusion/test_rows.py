@@ -13,7 +13,8 @@ STEPS = 20
 
 @pytest.mark.parametrize(
     "windows",
-    [in_turn(shares) for shares in ([1], [3, 1], [1, 1, 1], [40, 20, 10, 5, 5, 1, 1])],
+    [in_turn(shares) for shares in ([1], [3, 1], [1, 1, 1], [40, 20, 10, 5, 5, 1, 1])]
+    + [in_turn([3, 2, 1], [1, 2, 4])],
 )
 def test_times(windows: torch.Tensor) -> None:
     times = row_times(torch.arange(STEPS + 1), windows, STEPS)
@@ -33,9 +34,35 @@ def test_rows_in_turn_never_overlap() -> None:
     assert times[4].tolist() == [0, 0, STEPS]
 
 
+def test_rows_of_one_turn_share_their_times() -> None:
+    windows = in_turn([10, 6, 4], [1, 3, 2])
+    assert windows.shape == (6, 2)
+    times = row_times(torch.arange(STEPS + 1), windows, STEPS)
+    assert (times[:, 1:4] == times[:, 1:2]).all()
+    assert times[10].tolist() == [0, *[STEPS] * 5]
+    assert times[4].tolist() == [0, 0, 0, 0, STEPS, STEPS]
+
+
 def test_the_row_whose_turn_it_is() -> None:
-    times = row_times(torch.tensor([20, 11, 10, 5, 4, 1]), in_turn([10, 6, 4]), STEPS)
-    assert rows_in_turn(times).tolist() == [[0, 1], [0, 1], [1, 2], [1, 2], [2, 2], [2, 2]]
+    windows = in_turn([10, 6, 4])
+    times = row_times(torch.tensor([20, 11, 10, 5, 4, 1]), windows, STEPS)
+    rows, ahead = rows_in_turn(times, windows, 1)
+    assert rows[:, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert ahead[:, 0].tolist() == [0] * 6
+    assert rows[:4, 1].tolist() == [1, 1, 2, 2]
+    assert ahead[:, 1].tolist() == [1, 1, 1, 1, -2, -2], "after the last turn there is none"
+
+
+def test_a_few_rows_stand_for_a_large_turn() -> None:
+    windows = in_turn([10, 6, 4], [1, 5, 2])
+    times = row_times(torch.full((200,), 8), windows, STEPS)  # in the second turn
+    rows, ahead = rows_in_turn(times, windows, 3, torch.Generator().manual_seed(0))
+    assert rows.shape == (200, 4)
+    assert (ahead == torch.tensor([0, 0, 0, 1])).all()
+    assert all(len(set(item.tolist())) == 4 for item in rows), "no row twice"
+    counts = torch.bincount(rows[:, :3].flatten(), minlength=6)
+    assert counts[0] == 0
+    assert counts[1:].min() > 80, "each of the five rows is asked about alike"
 
 
 @pytest.mark.parametrize("transition", ["mask", "mask_uniform", "uniform"])
@@ -82,6 +109,6 @@ def test_the_chain_draws_the_second_row_given_the_first(
     assert (shares - prior).abs().max() < 0.03
 
 
-def test_a_row_without_a_share_is_refused() -> None:
+def test_a_turn_without_a_share_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         in_turn([1.0, 0.0])

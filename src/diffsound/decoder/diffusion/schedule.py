@@ -181,19 +181,20 @@ def _from_level(
     return Schedule(transition, codebook_size, 1 - level, ends[transition] * level)
 
 
-def in_turn(shares: Sequence[float]) -> Tensor:
-    """When each row is noised, as shares of the chain: [rows, 2] (from, to), without overlap.
+def in_turn(shares: Sequence[float], turns: Sequence[int] | None = None) -> Tensor:
+    """When each row is noised, as shares of the chain: [rows, 2] (from, to); turns do not overlap.
 
-    shares: how much of the chain each row has, first row first, in any unit. What has a large
-    share is drawn in many steps, and learned most.
+    shares: how much of the chain each turn has, first turn first, in any unit. What has a large
+    share is drawn in many steps, and learned most. turns: number of rows in each (default: 1).
     """
     sizes = torch.tensor(list(shares), dtype=torch.float64)
     if not len(sizes) or (sizes <= 0).any():
-        raise ValueError("every row needs a share above 0")
+        raise ValueError("every turn needs a share above 0")
     sizes = sizes / sizes.sum()
     end = sizes.flip(0).cumsum(0).flip(0).clamp(max=1.0)
     start = torch.cat((end[1:], torch.zeros(1, dtype=torch.float64)))
-    return torch.stack((start, end), dim=1)
+    windows = torch.stack((start, end), dim=1)
+    return windows if turns is None else windows.repeat_interleave(torch.tensor(list(turns)), dim=0)
 
 
 def row_times(t: Time, windows: Tensor, steps: int) -> Tensor:
@@ -207,11 +208,21 @@ def row_times(t: Time, windows: Tensor, steps: int) -> Tensor:
     return ((share - start) / (end - start) * steps).clamp(0, steps).round().long()
 
 
-def rows_in_turn(times: Tensor) -> Tensor:
-    """The row being drawn at these times of rows [B, F'] and the one after it: int64 [B, 2].
+def rows_in_turn(
+    times: Tensor, windows: Tensor, count: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows to ask about at these times of rows [B, F'], and how many turns ahead each is: [B, n].
 
-    Rows before it are clean (time 0) and rows after it fully noised. The last row is its own
-    successor.
+    Rows of the turns before are clean (time 0), rows of the turns after fully noised. Of the
+    current turn `count` rows are picked at random, or all if there are no more, then rows of the
+    turns after it; n is count + 1, so one at least is of a later turn until the last.
     """
-    current = (times == 0).sum(1).clamp(max=times.shape[1] - 1)
-    return torch.stack((current, (current + 1).clamp(max=times.shape[1] - 1)), dim=1)
+    turn = torch.cat((torch.zeros(1), (windows.diff(dim=0) != 0).any(1).cumsum(0)))  # [F']
+    clean = (times == 0).sum(1).clamp(max=times.shape[1] - 1)
+    ahead = turn - turn[clean][:, None]  # [B, F']: below 0 before, 0 in the current turn
+    order = ahead + 0.5 * torch.rand(ahead.shape, generator=generator)
+    order = torch.where(ahead < 0, torch.inf, order)
+    rank = order.argsort(1).argsort(1)
+    surplus = (ahead == 0) & (rank >= count)
+    rows = torch.where(surplus, order + len(windows), order).argsort(1)[:, : count + 1]
+    return rows, ahead.gather(1, rows)
