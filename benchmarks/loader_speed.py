@@ -24,11 +24,9 @@ import torch
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
-from diffsound.data.augment import AugmentConfig
-from diffsound.data.datasets import ClipData, WaveDataset
-from diffsound.data.loaders import ClipDataset, EpochLoader
+from diffsound.data.datasets import AugmentConfig, ClipData, WaveDataset
+from diffsound.data.loaders import ClipDataset, EpochLoader, ShuffledSampler
 from diffsound.data.record import AudioLocation, Record
-from diffsound.data.samplers import ShuffledSampler
 from diffsound.data.shards import PreparedData
 from target import check
 

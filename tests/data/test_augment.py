@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from diffsound.audio import mixing
 from diffsound.config import parse_config
-from diffsound.data import augment as aug
+from diffsound.data import datasets as aug
 from diffsound.errors import ConfigError
 
 RATE = 22050
@@ -80,11 +80,6 @@ def test_fades_start_and_end_low_and_leave_the_middle(fade_in, fade_out, length)
     if length >= 20 and fade_in >= 5:
         assert faded[0] < 0.1
         assert np.all(np.diff(faded[: min(fade_in, length // 2)]) > 0)
-
-
-def test_loop_fills_the_length() -> None:
-    assert aug.loop_to(np.array([1.0, 2.0]), 5)[:5].tolist() == [1, 2, 1, 2, 1]
-    assert aug.loop_to(np.zeros(0), 4).tolist() == [0, 0, 0, 0]
 
 
 def test_reversed_ranges_are_refused() -> None:

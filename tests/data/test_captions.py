@@ -5,7 +5,6 @@ import json
 import re
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +18,6 @@ from diffsound.data.captions import (
     heldout_prompts,
     phrase_table,
 )
-from diffsound.errors import InputError
 
 ESC50 = sorted(phrase_table("esc50"))
 
@@ -260,13 +258,8 @@ def test_n_keeps_own_captions_and_varies_between_clips() -> None:
         assert len(made) == len(set(made)) == 6
         assert set(made) <= set(everything)
     assert captions_for(clip, n=6) == captions_for(clip, n=6)
-    assert captions_for(clip, n=6, rng=np.random.default_rng(1)) == captions_for(
-        replace(clip, id="other"), n=6, rng=np.random.default_rng(1)
-    )
     assert captions_for(clip, n=1) == ("a dog barks",)
     assert captions_for(clip, n=1000) == everything
-    with pytest.raises(InputError, match="at least one caption"):
-        captions_for(clip, n=0)
 
 
 @given(

@@ -12,7 +12,7 @@ from diffsound.data.engines import (
     available_cores,
     make_engine,
 )
-from diffsound.data.licences import parse_licences
+from diffsound.data.record import parse_licences
 from diffsound.errors import DataError, InputError, MissingExtraError
 
 # Other processes import what they run, so it is a function of the package.

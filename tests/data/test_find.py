@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diffsound.data.clip import read_location
-from diffsound.data.sources.base import AudioFinder, SourceReport, inside, tar_audio, walk_audio
+from diffsound.data.tables import AudioFinder, SourceReport, inside, tar_audio, walk_audio
 from diffsound.errors import DataError
 
 

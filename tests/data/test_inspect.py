@@ -13,7 +13,6 @@ from PIL import Image
 
 from browser_support import HOSTILE, assert_inert, open_page
 from diffsound.data.clip import PreparedClip, PrepareSettings
-from diffsound.data.index import ClipsIndex, Duplicates, Rejected, read_index, write_index
 from diffsound.data.inspect import (
     histogram,
     reason_kind,
@@ -23,7 +22,14 @@ from diffsound.data.inspect import (
 )
 from diffsound.data.prepare import prepare, write_clips
 from diffsound.data.record import Record
-from diffsound.data.shards import PreparedData
+from diffsound.data.shards import (
+    ClipsIndex,
+    Duplicates,
+    PreparedData,
+    Rejected,
+    read_index,
+    write_index,
+)
 from diffsound.data.sources import open_source
 from diffsound.errors import DataError
 

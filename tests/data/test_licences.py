@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.data.licences import KNOWN_LICENCES, normalise_licence, parse_licences
+from diffsound.data.record import KNOWN_LICENCES, normalise_licence, parse_licences
 from diffsound.errors import InputError
 
 

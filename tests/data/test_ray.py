@@ -8,8 +8,8 @@ import pytest
 
 from diffsound.data.clip import PrepareSettings
 from diffsound.data.engines import RayEngine, SerialEngine
-from diffsound.data.licences import parse_licences
 from diffsound.data.prepare import prepare
+from diffsound.data.record import parse_licences
 from diffsound.data.sources import open_source
 from diffsound.errors import InputError
 

@@ -11,9 +11,8 @@ import torch
 
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.data.clip import PrepareSettings
-from diffsound.data.index import read_span
 from diffsound.data.prepare import prepare
-from diffsound.data.shards import PreparedData
+from diffsound.data.shards import PreparedData, read_span
 from diffsound.data.sources import open_source
 from diffsound.errors import DataError
 
@@ -50,7 +49,7 @@ def test_clips_are_selected_by_split_label_and_licence(prepared: PreparedData) -
     assert prepared.where(labels=["rain", "snow"]) == [5, 6]
     assert prepared.where(licences={"cc0"}) == [0, 3, 6]
     assert prepared.where(split="train", licences=["cc-by"]) == [1, 4]
-    assert prepared.where(source="sounds") == list(range(7))
+    assert prepared.where(sources=["sounds"]) == list(range(7))
     assert prepared.where() == list(range(7))
 
 

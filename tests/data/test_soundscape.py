@@ -11,9 +11,7 @@ from data_support import MemoryClips
 from diffsound.audio import mixing
 from diffsound.audio.mixing import rms
 from diffsound.config import parse_config
-from diffsound.data import scene_effects as effects
-from diffsound.data.licences import combined_licence
-from diffsound.data.record import AudioLocation, Record
+from diffsound.data.record import AudioLocation, Record, combined_licence
 from diffsound.data.soundscape import (
     SceneConfig,
     SceneMixer,
@@ -202,7 +200,7 @@ def test_distant_events_are_quieter_but_not_below_the_background(data) -> None:
 def test_background_lasts_without_gaps() -> None:
     noise = np.random.default_rng(0).standard_normal(2 * RATE).astype(np.float32)
     for seed in range(10):
-        bed = effects.lasting(noise, 9 * RATE, RATE // 2, np.random.default_rng(seed))
+        bed = mixing.lasting(noise, 9 * RATE, RATE // 2, np.random.default_rng(seed))
         assert bed.shape == (9 * RATE,)
         levels = mixing.frame_rms(bed, RATE // 10)
         assert levels.min() > 0.85
@@ -213,22 +211,22 @@ def test_textures_are_distinguished_from_events() -> None:
     rng = np.random.default_rng(0)
     hiss = 0.1 * rng.standard_normal(3 * RATE)
     bursts = hiss * (np.arange(3 * RATE) % RATE < RATE // 5)
-    assert effects.is_texture(hiss, RATE)
-    assert not effects.is_texture(bursts, RATE)
-    assert not effects.is_texture(hiss[:RATE], RATE)
-    assert not effects.is_texture(np.zeros(3 * RATE), RATE)
+    assert mixing.is_texture(hiss, RATE)
+    assert not mixing.is_texture(bursts, RATE)
+    assert not mixing.is_texture(hiss[:RATE], RATE)
+    assert not mixing.is_texture(np.zeros(3 * RATE), RATE)
 
 
 def test_active_span_and_loudest_part() -> None:
     wave = np.zeros(RATE, np.float32)
     wave[2000:3000] = 0.5
-    span = effects.active_span(wave, RATE)
+    span = mixing.active_span(wave, RATE)
     assert span is not None
     assert 1840 <= span[0] <= 2000
     assert 3000 <= span[1] <= 3160
-    assert effects.active_span(np.zeros(100), RATE) is None
-    assert effects.loudest_start(wave, 1000) == 2000
-    assert effects.loudest_start(wave, RATE) == 0
+    assert mixing.active_span(np.zeros(100), RATE) is None
+    assert mixing.loudest_start(wave, 1000) == 2000
+    assert mixing.loudest_start(wave, RATE) == 0
     assert mixing.active_rms(wave, RATE) == pytest.approx(0.5, rel=0.1)
 
 

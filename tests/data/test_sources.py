@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from diffsound.data.published import esc50_credits
 from diffsound.data.record import Record
 from diffsound.data.sources import SOURCES, SourceOptions, SourceReport, guess_kind, open_source
-from diffsound.data.sources.esc50 import read_credits
 from diffsound.errors import DataError, InputError
 
 Read = Callable[..., tuple[list[Record], SourceReport]]
@@ -116,7 +116,7 @@ ESC50_LICENCE = """\
 
 def test_esc50_credits(tmp_path: Path) -> None:
     report = SourceReport()
-    credits = read_credits(write(tmp_path / "LICENSE", ESC50_LICENCE), report)
+    credits = esc50_credits(write(tmp_path / "LICENSE", ESC50_LICENCE), report)
     assert credits["1-100032-A"] == {
         "title": "rose_bark.wav",
         "url": "http://www.freesound.org/people/nfrae/sounds/100032/",

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from diffsound.data.sources.base import SourceReport, read_csv, read_jsonl, read_text, split_list
+from diffsound.data.tables import SourceReport, read_csv, read_jsonl, read_text, split_list
 from diffsound.errors import DataError
 
 

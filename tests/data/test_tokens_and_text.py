@@ -25,9 +25,8 @@ from diffsound.data.derived import (
     tokenize,
 )
 from diffsound.data.engines import ProcessEngine
-from diffsound.data.index import NO_TOKEN
 from diffsound.data.prepare import prepare
-from diffsound.data.shards import PreparedData
+from diffsound.data.shards import NO_TOKEN, PreparedData
 from diffsound.data.sources import open_source
 from diffsound.errors import DataError
 from diffsound.model.bundle import load_codec

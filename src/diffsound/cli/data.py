@@ -16,8 +16,8 @@ from diffsound.cli import options
 from diffsound.cli.output import progress_bar
 
 if TYPE_CHECKING:
-    from diffsound.data.index import ShardInfo
     from diffsound.data.inspect import Summary
+    from diffsound.data.shards import ShardInfo
 
 HELP = """Prepare, tokenize and inspect sounds for training.
 
@@ -101,8 +101,8 @@ def prepare(
     from diffsound.config import parse_config
     from diffsound.data.clip import PrepareSettings
     from diffsound.data.engines import make_engine
-    from diffsound.data.licences import parse_licences
     from diffsound.data.prepare import prepare as run
+    from diffsound.data.record import parse_licences
     from diffsound.data.sources import SourceOptions, open_source
 
     opened = open_source(source, SourceOptions(audio, captions, licence, author, valid_share))
@@ -152,7 +152,7 @@ def credits(
     split: Annotated[str | None, typer.Option(help="Only the clips of this split.")] = None,
 ) -> None:
     """Print the credits as Markdown: every author, with licences and addresses."""
-    from diffsound.data.licences import credits as write
+    from diffsound.data.record import credits as write
     from diffsound.data.shards import PreparedData
 
     data = PreparedData.open(folder)
@@ -354,7 +354,7 @@ def _report_speed(shards: tuple[ShardInfo, ...], started: float) -> None:
 @contextmanager
 def _shards_bar(folder: Path, label: str, quiet: bool) -> Iterator[Callable[[ShardInfo], None]]:
     """A bar over a prepared folder's shards."""
-    from diffsound.data.index import ClipsIndex, read_index
+    from diffsound.data.shards import ClipsIndex, read_index
 
     index = read_index(ClipsIndex, folder)
     total = max(1, len(index.shards) if index else 1)

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import yaml
 
-from diffsound.errors import InputError
+from diffsound.data.record import Record
 from diffsound.text.english import (
     ADJECTIVES,
     ARTICLES,
@@ -87,8 +87,6 @@ def clean_title(title: str) -> str:
     return " ".join(words)
 
 
-__all__ = ["Described", "caption_report", "captions_for", "clean_title", "heldout_prompts"]
-
 # How many of a class's wordings take the manner of a title ("at night").
 _MANNERED = 3
 _MAX_TITLE_WORDS = 9
@@ -98,46 +96,20 @@ _VOWEL = re.compile(r"(?!uk|uni|us|eu|one)[aeiou]")
 _NAMES_SOUND = re.compile(r"\b(sounds?|noises?|recording|audio|effect)\b")
 
 
-class Described(Protocol):
-    """What captions are made from; a `Record` has it all."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def captions(self) -> tuple[str, ...]: ...
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def tags(self) -> tuple[str, ...]: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-
-def captions_for(
-    record: Described,
-    n: int | None = None,
-    rng: np.random.Generator | None = None,
-    asked: bool = False,
-) -> tuple[str, ...]:
+def captions_for(record: Record, n: int | None = None, asked: bool = False) -> tuple[str, ...]:
     """Distinct captions of a clip, its own first; none of them is a held-out prompt.
 
-    n:   largest number of captions. The clip's own come first, the others are a random choice.
-    rng: draws that choice; by default it is seeded with the clip's id, so that clips of one class
-         get different wordings, and a rerun gives the same ones.
+    n: largest number of captions. The clip's own come first; the others are drawn with a seed from
+         the clip's id, so that clips of one class get different wordings, and a rerun the same.
     asked: also add sentences people may ask for the class with (`phrases/asked.yaml`). They teach
          which words mean the class; their details need not be true of the clip.
     """
-    if n is not None and n < 1:
-        raise InputError(f"a clip needs at least one caption, not {n}")
     own = _distinct(tidy(caption) for caption in record.captions)
     wordings = [*own, *_made(record, own), *(_asked(record) if asked else ())]
     made = _distinct(wordings)[len(own) :]
     if n is not None:
-        if rng is None:
-            digest = hashlib.sha256(record.id.encode("utf-8", "surrogatepass")).digest()
-            rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+        digest = hashlib.sha256(record.id.encode("utf-8", "surrogatepass")).digest()
+        rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
         chosen = rng.permutation(len(made))[: max(n - len(own), 0)]
         made = [made[index] for index in sorted(chosen.tolist())]
     return tuple([*own, *made][:n])
@@ -148,7 +120,7 @@ def heldout_prompts() -> dict[str, list[str]]:
     return {label: list(prompts) for label, prompts in phrase_table("heldout").items()}
 
 
-def caption_report(records: Iterable[Described]) -> dict[str, Any]:
+def caption_report(records: Iterable[Record]) -> dict[str, Any]:
     """Vocabulary, coverage and lengths of the records' captions, ready for JSON."""
     lengths: Counter[int] = Counter()
     words: Counter[str] = Counter()
@@ -188,7 +160,7 @@ def caption_report(records: Iterable[Described]) -> dict[str, Any]:
     }
 
 
-def _made(record: Described, own: Sequence[str]) -> Iterator[str]:
+def _made(record: Record, own: Sequence[str]) -> Iterator[str]:
     """Captions made for a clip, the most reliable and specific first."""
     title = clean_title(record.title)
     labels = [clean_label(label) for label in record.labels if re.search(r"[^\W_]", label)]
@@ -213,7 +185,7 @@ def _made(record: Described, own: Sequence[str]) -> Iterator[str]:
             yield from _label_wordings([fallback])
 
 
-def _asked(record: Described) -> Sequence[str]:
+def _asked(record: Record) -> Sequence[str]:
     """How people may ask for the clip's class; only for ESC-50, whose clips are typical."""
     if record.source != "esc50" or len(record.labels) != 1:
         return ()

@@ -18,8 +18,8 @@ from diffsound.audio.mixing import limit_peak, to_loudness
 from diffsound.config import Config
 from diffsound.data.captions import captions_for
 from diffsound.data.duplicates import sound_fingerprint
-from diffsound.data.index import json_bytes, read_span
 from diffsound.data.record import AudioLocation, Record
+from diffsound.data.shards import json_bytes, read_span
 from diffsound.errors import DataError
 
 

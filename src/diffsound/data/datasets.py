@@ -1,25 +1,78 @@
-"""Training items from prepared data: windows of waves, and tokens with a text.
+"""Training items from prepared data: augmented windows of waves, and tokens with a text.
 
-Every `item(index, rng)` is a pure function of its arguments; see loaders.py for why.
+Every `item(index, rng)` is a pure function of its arguments; see loaders.py for why. Waves are
+float32 [samples], mono, nominally within [-1, 1].
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from diffsound.audio import mixing
-from diffsound.data import augment as aug
-from diffsound.data.augment import AugmentConfig
+from diffsound.config import Config
 from diffsound.data.clip import to_int16
-from diffsound.data.index import NO_TOKEN
+from diffsound.data.shards import NO_TOKEN, PreparedData
 from diffsound.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from diffsound.data.record import Record
-    from diffsound.data.shards import PreparedData
+
+# How often the speed is changed. Not always: a resampled clip lacks the highest frequencies (the
+# filter's slope, and the whole top where it was slowed down), and a model that only ever hears such
+# clips fails on real ones.
+SPEED_SHARE = 0.5
+
+
+class AugmentConfig(Config):
+    """How a clip is varied on its way into a batch.
+
+    fill: what fills a window that is longer than the clip: silence, the clip repeated, or other
+        clips of the set one after another (a codec or vocoder learns nothing from silence).
+    chain_silence: how often "chain" leaves the rest silent, since short sounds end in silence.
+    gain_db: range of the change of level.
+    speed: largest change of speed, tape-like: pitch and tempo together; 0.06 is one semitone.
+    """
+
+    fill: Literal["silence", "loop", "chain"] = "silence"
+    chain_silence: float = Field(default=0.0, ge=0.0, le=1.0)
+    gain_db: tuple[float, float] = (-6.0, 3.0)
+    speed: float = Field(default=0.0, ge=0.0, le=0.5)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AugmentConfig:
+        if self.gain_db[0] > self.gain_db[1]:
+            raise ValueError("gain_db must go from low to high")
+        return self
+
+
+def random_window(wave: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
+    """A random crop of a longer wave, or a shorter one at a random place in silence: [samples]."""
+    spare = len(wave) - samples
+    at = int(rng.integers(0, abs(spare) + 1))
+    if spare >= 0:
+        return wave[at : at + samples]
+    window = np.zeros(samples, dtype=np.float32)
+    window[at : at + len(wave)] = wave
+    return window
+
+
+def change_speed(wave: np.ndarray, factor: float) -> np.ndarray:
+    """Play the wave `factor` times as fast, pitch included: [samples] -> about samples/factor."""
+    import soxr
+
+    if factor == 1.0 or len(wave) == 0:
+        return wave
+    # soxr only uses the ratio. Its faster "LQ" filter would remove the top fifth of the spectrum.
+    return np.asarray(soxr.resample(wave, factor, 1.0, quality="MQ"), dtype=np.float32)
+
+
+def draw_speed(limit: float, rng: np.random.Generator) -> float:
+    """A factor log-uniform between 1/(1 + limit) and 1 + limit."""
+    return float(np.exp(rng.uniform(-1.0, 1.0) * np.log1p(limit)))
 
 
 class ClipData(Protocol):
@@ -57,11 +110,6 @@ class WaveCache:
         place = self._place[i]
         stored = self._block[self._edges[place] : self._edges[place + 1]]
         return stored.astype(np.float32) / np.float32(32768)
-
-    @property
-    def bytes(self) -> int:
-        """Memory held by the waves."""
-        return self._block.nbytes
 
 
 class WaveDataset:
@@ -103,46 +151,38 @@ class WaveDataset:
         """One window of the clip at `index`."""
         clip = self.indices[index]
         if self.augment is None:
-            wave = np.zeros(self.samples, dtype=np.float32)
             start = self._waves.wave(clip)[: self.samples]
-            wave[: len(start)] = start
+            wave = np.pad(start, (0, self.samples - len(start)))
         else:
-            wave = self._augmented(clip, self.augment, rng)
+            wave = self._window(clip, self.augment, rng)
+            wave = wave * np.float32(mixing.decibels(rng.uniform(*self.augment.gain_db)))
+            wave = mixing.keep_peak(wave)
         return {
             "wave": np.ascontiguousarray(wave, dtype=np.float32),
             "id": self.records[clip].id,
             "label": self.label(index),
         }
 
-    def _augmented(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
-        wave = self._window(clip, how, rng)
-        wave = wave * np.float32(mixing.decibels(rng.uniform(*how.gain_db)))
-        return mixing.keep_peak(wave)
-
     def _window(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         wave = self._played(clip, how, rng)
         if len(wave) < self.samples:
             if how.fill == "loop":
                 # One length more than needed, so that the random crop also shifts the phase.
-                wave = aug.loop_to(wave, self.samples + len(wave))
-            elif how.fill == "chain" and not self._stays_silent(how, rng):
-                wave = self._chain(wave, how, rng)
-        return aug.random_window(wave, self.samples, rng)
+                wave = np.tile(wave, 1 + -(-self.samples // max(1, len(wave))))
+            elif how.fill == "chain":
+                ends = how.chain_silence > 0 and rng.random() < how.chain_silence
+                wave = wave if ends else self._chain(wave, how, rng)
+        return random_window(wave, self.samples, rng)
 
     def _played(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         """The clip at a random speed; of a long one only the part that a window needs."""
         wave = self._waves.wave(clip)
-        if not how.speed or rng.random() >= aug.SPEED_SHARE:
+        if not how.speed or rng.random() >= SPEED_SHARE:
             return wave
-        factor = aug.draw_speed(how.speed, rng)
+        factor = draw_speed(how.speed, rng)
         needed = int(np.ceil(self.samples * factor)) + 1
-        return aug.change_speed(
-            aug.random_window(wave, needed, rng) if len(wave) > needed else wave, factor
-        )
-
-    @staticmethod
-    def _stays_silent(how: AugmentConfig, rng: np.random.Generator) -> bool:
-        return how.chain_silence > 0 and rng.random() < how.chain_silence
+        part = random_window(wave, needed, rng) if len(wave) > needed else wave
+        return change_speed(part, factor)
 
     def _chain(self, wave: np.ndarray, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         """Other clips after this one until the window is full."""
@@ -151,13 +191,10 @@ class WaveDataset:
         for _ in range(64):
             if filled >= self.samples:
                 break
-            piece = self._played(self._other(rng), how, rng)
-            pieces.append(piece)
-            filled += len(piece)
+            other = self.indices[int(rng.integers(len(self.indices)))]
+            pieces.append(self._played(other, how, rng))
+            filled += len(pieces[-1])
         return np.concatenate(pieces)
-
-    def _other(self, rng: np.random.Generator) -> int:
-        return self.indices[int(rng.integers(len(self.indices)))]
 
 
 class TokenDataset:
@@ -202,8 +239,10 @@ class TokenDataset:
         clip = self.indices[index]
         variants = self.tokens.of(clip)
         variant = int(rng.integers(len(variants))) if self.augment else 0
+        grid = variants[variant]
         item = {
-            "tokens": _without_gaps(variants[variant]).astype(np.int64),
+            # Without the columns that only longer variants have.
+            "tokens": grid[:, grid[0] != NO_TOKEN].astype(np.int64),
             "id": self.records[clip].id,
         }
         if self.text is None:
@@ -217,11 +256,6 @@ class TokenDataset:
             "mask": text.mask[caption, :real],
             "pooled": text.pooled[caption].float(),
         }
-
-
-def _without_gaps(grid: np.ndarray) -> np.ndarray:
-    """grid [F', L'] without the columns that only longer variants have."""
-    return grid[:, grid[0] != NO_TOKEN]
 
 
 def _some(indices: Sequence[int]) -> list[int]:

@@ -22,11 +22,13 @@ from diffsound.audio.io import fit_length, read_audio
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.config import Config
-from diffsound.data.augment import change_speed
 from diffsound.data.clip import array_bytes
+from diffsound.data.datasets import change_speed
 from diffsound.data.engines import MapEngine, SerialEngine
-from diffsound.data.index import (
+from diffsound.data.prepare import batches, remove_stale, shard_name
+from diffsound.data.shards import (
     NO_TOKEN,
+    PreparedData,
     ShardInfo,
     TextIndex,
     TokensIndex,
@@ -34,14 +36,14 @@ from diffsound.data.index import (
     read_index,
     read_sidecar,
     read_span,
-    write_error,
+    shard_members,
     write_index,
     write_shard,
+    writing,
 )
-from diffsound.data.prepare import one_thread, remove_stale, shard_name
-from diffsound.data.shards import PreparedData, shard_members
 from diffsound.errors import DataError
 from diffsound.text.features import TextEncoder, TextFeatures
+from diffsound.threads import torch_threads
 
 # One model per process, by fingerprint: a worker makes many shards and loads once.
 _loaded: dict[str, Any] = {}
@@ -124,10 +126,8 @@ def _derive(
 def derived_folder(data: PreparedData, index: TokensIndex | TextIndex) -> Path:
     """The folder for tokens or text features of a fingerprint; created if it is missing."""
     folder = data.folder / index.kind / index.fingerprint
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
     return folder
 
 
@@ -139,7 +139,7 @@ def make_derived_shard(task: DerivedTask) -> ShardInfo:
         if task.fingerprint not in _loaded:
             _loaded.clear()
             _loaded[task.fingerprint] = task.load()
-        with one_thread():
+        with torch_threads(1):
             entries = task.make(_loaded[task.fingerprint], task.settings, _clips(task))
             sidecar = write_shard(path, entries, {"plan": task.plan})
     return ShardInfo(
@@ -343,7 +343,7 @@ def text_entries(
     distinct = list(dict.fromkeys(text for texts in captions.values() for text in texts))
     encoded: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     # Sorted by length, so that batches have little padding.
-    for batch in _batches(sorted(distinct, key=lambda text: (len(text), text))):
+    for batch in batches(sorted(distinct, key=lambda text: (len(text), text)), _BATCH):
         encoded.update(zip(batch, _trimmed(encoder(batch)), strict=True))
     for clip_id, texts in captions.items():
         yield clip_id, {"npz": _npz([encoded[text] for text in texts])}
@@ -365,8 +365,3 @@ def _npz(texts: list[tuple[np.ndarray, np.ndarray]]) -> bytes:
         pooled=np.stack([pooled for _, pooled in texts]),
     )
     return buffer.getvalue()
-
-
-def _batches(texts: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(texts), _BATCH):
-        yield texts[start : start + _BATCH]

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diffsound.data.index import Duplicates
+from diffsound.data.shards import Duplicates
 
 BANDS, CELLS = 16, 16
 # Chosen on 4 217 real clips: nearly all pairs above both are copies or takes that differ by an

@@ -11,13 +11,12 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from diffsound.errors import DataError, InputError, MissingExtraError
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-EngineName = Literal["serial", "processes", "ray"]
 
 # Tasks waiting per worker: enough that none idles while an earlier result is collected.
 _AHEAD = 3

@@ -17,12 +17,7 @@ from diffsound import html
 from diffsound.audio.io import encode_audio
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.data.captions import caption_report
-from diffsound.data.index import Duplicates, Rejected, write_error
-from diffsound.data.shards import PreparedData
-
-_THUMBNAIL = (250, 84)
-# A page with every rejected clip of a large set would not open; the index has them all.
-_LISTED = 500
+from diffsound.data.shards import Duplicates, PreparedData, Rejected, writing
 
 _THUMBNAIL = (250, 84)
 # A page with every rejected clip of a large set would not open; the index has them all.
@@ -102,10 +97,8 @@ def reason_kind(reason: str) -> str:
 
 def write_report(data: PreparedData, path: str | Path, *, clips: int = 60, seed: int = 0) -> None:
     """Write the page. clips: number of clips shown and playable, drawn with the seed."""
-    try:
+    with writing(path):
         html.write_page(path, report_html(data, clips=clips, seed=seed))
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def report_html(data: PreparedData, *, clips: int = 60, seed: int = 0) -> str:

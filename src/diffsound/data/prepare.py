@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -23,7 +23,8 @@ import numpy as np
 from diffsound.data.clip import PreparedClip, PrepareSettings, prepare_clip
 from diffsound.data.duplicates import near_duplicates, pack_fingerprint, unpack_fingerprint
 from diffsound.data.engines import MapEngine, SerialEngine
-from diffsound.data.index import (
+from diffsound.data.record import Record
+from diffsound.data.shards import (
     ClipsIndex,
     Rejected,
     ShardInfo,
@@ -31,13 +32,13 @@ from diffsound.data.index import (
     read_index,
     read_sidecar,
     sidecar_path,
-    write_error,
     write_index,
     write_shard,
+    writing,
 )
-from diffsound.data.record import Record
-from diffsound.data.sources.base import Source, SourceReport
+from diffsound.data.tables import Source, SourceReport
 from diffsound.errors import DataError, DiffsoundError
+from diffsound.threads import torch_threads
 
 # A temporary file this old belongs to a killed run, not to one working at the same time.
 _ABANDONED_SECONDS = 3600
@@ -105,7 +106,11 @@ def prepare(
     folder = _open_folder(folder, source.name, settings.model_dump(mode="json"))
     report = SourceReport()
     results = []
-    tasks = plan_shards(source, folder, settings, report)
+    wanted = batches(_wanted(source, settings, report), settings.clips_per_shard)
+    tasks = (
+        ShardTask(number, tuple(batch), settings, str(folder), str(source.root))
+        for number, batch in enumerate(wanted)
+    )
     for result in (engine or SerialEngine()).map(make_shard, tasks):
         results.append(result)
         if progress is not None:
@@ -141,20 +146,10 @@ def write_clips(
     every = {**settings.model_dump(mode="json"), **(made_with or {})}
     folder = _open_folder(folder, source, every)
     results = []
-    for number, batch in enumerate(_batches(clips, settings.clips_per_shard)):
+    for number, batch in enumerate(batches(clips, settings.clips_per_shard)):
         path = folder / shard_name("clips", number)
         results.append(_write_clips_shard(path, batch, settings, plan="", rejected=[]))
     return _finish(folder, source, every, results, SourceReport())
-
-
-def plan_shards(
-    source: Source, folder: Path, settings: PrepareSettings, report: SourceReport
-) -> Iterator[ShardTask]:
-    """The shards to make: wanted licences only, every id once."""
-    root = str(source.root)
-    wanted = _wanted(source.records(report), settings, report)
-    for number, batch in enumerate(_batches(wanted, settings.clips_per_shard)):
-        yield ShardTask(number, tuple(batch), settings, str(folder), root)
 
 
 def make_shard(task: ShardTask) -> ShardResult:
@@ -178,6 +173,12 @@ def make_shard(task: ShardTask) -> ShardResult:
     return _write_clips_shard(path, clips, task.settings, task.plan, rejected)
 
 
+def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
 def shard_name(kind: str, number: int) -> str:
     return f"{kind}-{number:06d}.tar"
 
@@ -193,19 +194,6 @@ def remove_stale(folder: Path, kind: str, keep: int) -> None:
         with suppress(OSError):  # a file that another run, still at work, has just renamed
             if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                 path.unlink()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: the pool has a process per core, and sums keep one order."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _write_clips_shard(
@@ -227,7 +215,7 @@ def _write_clips_shard(
             sounds[record.id] = (record.seconds or 0.0, pack_fingerprint(fingerprint))
             yield record.id, members
 
-    with one_thread():
+    with torch_threads(1):  # a process per core, and sums that keep one order
         # The sidecar's values are filled in while the entries are written.
         sidecar = {"plan": plan, "rejected": rejected, "sounds": sounds}
         there = write_shard(path, entries(), sidecar)
@@ -249,10 +237,8 @@ def _result(path: Path, sidecar: Mapping[str, Any], *, reused: bool) -> ShardRes
 
 def _open_folder(folder: str | Path, source: str, settings: dict[str, Any]) -> Path:
     folder = Path(folder)
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
     before = read_index(ClipsIndex, folder)
     if before is None or not any(folder.glob("clips-*.tar")):
         write_index(ClipsIndex(complete=False, source=source, settings=settings), folder)
@@ -298,11 +284,10 @@ def _finish(
     return index
 
 
-def _wanted(
-    records: Iterable[Record], settings: PrepareSettings, report: SourceReport
-) -> Iterator[Record]:
+def _wanted(source: Source, settings: PrepareSettings, report: SourceReport) -> Iterator[Record]:
+    """The records with a wanted licence, every id once."""
     seen: set[str] = set()
-    for record in records:
+    for record in source.records(report):
         if record.id in seen:
             report.skip(record.id, "duplicated id")
             continue
@@ -313,19 +298,11 @@ def _wanted(
         yield record
 
 
-def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
-
-
 def _origin(record: Record, root: str) -> tuple[str, str | None]:
     """The audio's place relative to the source, so that shards do not depend on its location."""
     path = PurePath(record.audio.path)
-    inside = path.is_relative_to(root)
-    return (
-        path.relative_to(root) if inside else PurePath(path.name)
-    ).as_posix(), record.audio.member
+    inside = path.relative_to(root) if path.is_relative_to(root) else PurePath(path.name)
+    return inside.as_posix(), record.audio.member
 
 
 def _size(record: Record) -> int:

@@ -1,14 +1,15 @@
-"""The record type that every data source yields and every later stage reads."""
+"""Records: a clip's audio, texts, author and licence. Licences by short names, and the credits."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffsound.errors import DataError
+from diffsound.errors import DataError, InputError
 
 # A name in a ustar header holds 100 bytes; this leaves room for the longest suffix.
 MAX_ID = 88
@@ -40,7 +41,7 @@ class AudioLocation:
 class Record:
     """One clip: its audio, texts, author and licence.
 
-    licence: normalised (`licences.normalise_licence`); `licence_stated`: the source's words.
+    licence: normalised (`normalise_licence`); `licence_stated`: the source's words.
     group:   shared by clips of one recording; a source never divides a group between splits.
     """
 
@@ -105,3 +106,115 @@ def short_hash(text: str) -> str:
 def one_line(text: str) -> str:
     """The text on one line: runs of white space, including line breaks, become one space."""
     return " ".join(text.split())
+
+
+KNOWN_LICENCES = (
+    "cc0", "public-domain", "cc-by", "cc-by-sa", "cc-by-nd", "cc-by-nc", "cc-by-nc-sa",
+    "cc-by-nc-nd", "cc-sampling+", "bsd", "mit", "apache", "gpl", "lgpl", "unknown",
+)  # fmt: skip
+
+# Order matters: restricted licences contain the words of freer ones.
+_WORDS = {
+    "sampling": "cc-sampling+",
+    "publicdomain/zero": "cc0",
+    "cc0": "cc0",
+    "cc-zero": "cc0",
+    "creative-commons-0": "cc0",
+    "creative-commons-zero": "cc0",
+    "public-domain": "public-domain",
+    "publicdomain": "public-domain",
+    "bsd": "bsd",
+    "lgpl": "lgpl",
+    "gpl": "gpl",
+    "apache": "apache",
+}
+
+# "CC …", a creativecommons.org address, or nothing but the licence's own words ("by-nc 3.0").
+_CREATIVE_COMMONS = re.compile(
+    r"(^|[^a-z])cc([^a-z]|$)|creative-?commons"
+    r"|^(by|attribution|non-?commercial|nc|no-?deriv\w*|nd|share-?alike|sa|licen[cs]e|[-\d.])+$"
+)
+_BY = re.compile(r"(^|[^a-z])by([^a-z]|$)|attribution")
+
+
+def normalise_licence(text: str | None) -> str:
+    """The licence's short name, whatever its version: "CC BY 3.0" and its URL are both `cc-by`.
+
+    Restrictions (NC, ND, SA) are kept. A statement that is not understood is `unknown`.
+    """
+    stated = re.sub(r"[\s_]+", "-", (text or "").strip().lower())
+    for word, name in _WORDS.items():
+        if word in stated:
+            return name
+    if re.search(r"(^|[^a-z])mit([^a-z]|$)", stated):
+        return "mit"
+    if not (_CREATIVE_COMMONS.search(stated) and _BY.search(stated)):
+        return "unknown"
+    parts = ["cc-by"]
+    if re.search(r"(^|[^a-z])nc([^a-z]|$)|non-?commercial", stated):
+        parts.append("nc")
+    if re.search(r"(^|[^a-z])nd([^a-z]|$)|no-?deriv", stated):
+        parts.append("nd")
+    elif re.search(r"(^|[^a-z])sa([^a-z]|$)|share-?alike", stated):
+        parts.append("sa")
+    return "-".join(parts)
+
+
+def parse_licences(text: str | Iterable[str]) -> frozenset[str]:
+    """The licences of a filter such as "cc0,cc-by"; unknown names are refused."""
+    names = text.split(",") if isinstance(text, str) else list(text)
+    wanted = {name.strip().lower() for name in names if name.strip()}
+    for name in sorted(wanted - set(KNOWN_LICENCES)):
+        raise InputError(f"unknown licence '{name}'; known are: {', '.join(KNOWN_LICENCES)}")
+    if not wanted:
+        raise InputError(f"no licence named; known are: {', '.join(KNOWN_LICENCES)}")
+    return frozenset(wanted)
+
+
+# From the freest to the most demanding; a mix has the most demanding licence of its clips.
+DEMANDS = (
+    "cc0", "public-domain", "mit", "bsd", "apache", "cc-by", "cc-sampling+", "cc-by-sa", "lgpl",
+    "gpl", "cc-by-nc", "cc-by-nc-sa", "unknown",
+)  # fmt: skip
+
+
+def combined_licence(licences: Sequence[str]) -> str:
+    """The licence of a mix of clips; `unknown` if one of them is not understood."""
+    known = set(licences)
+    if {"nc", "sa"} <= {part for name in known for part in name.split("-")}:
+        known.add("cc-by-nc-sa")
+    if not known <= set(DEMANDS):
+        return "unknown"
+    return max(known, key=DEMANDS.index, default="unknown")
+
+
+def credits(records: Sequence[Record]) -> str:
+    """Markdown with a section per source and a line per author: licence, clips, addresses."""
+    stated = Counter(record.licence_stated or record.licence for record in records)
+    lines = [
+        "# Attribution",
+        "",
+        f"{len(records)} clips. Licences as their sources state them:",
+        "",
+    ]
+    lines += [f"- {licence}: {count}" for licence, count in stated.most_common()]
+    for source, group in sorted(_grouped(records, "source").items()):
+        lines += [f"\n## {source} ({len(group)} clips)\n"]
+        authors = sorted(_grouped(group, "author").items(), key=lambda item: item[0].casefold())
+        lines += [_author_line(author, clips) for author, clips in authors]
+    return "\n".join(lines) + "\n"
+
+
+def _grouped(records: Sequence[Record], field: str) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[getattr(record, field) or f"unknown {field}"].append(record)
+    return groups
+
+
+def _author_line(author: str, records: Sequence[Record]) -> str:
+    licences = sorted({record.licence_stated or record.licence for record in records})
+    addresses = sorted({record.url for record in records if record.url})
+    number = f"{len(records)} clip" + "s" * (len(records) > 1)
+    where = f": {' '.join(addresses)}" if addresses else ""
+    return f"- {author} [{', '.join(licences)}], {number}{where}"

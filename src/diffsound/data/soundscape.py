@@ -13,26 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from diffsound.audio import mixing
 from diffsound.config import Config
-from diffsound.data import augment as aug
-from diffsound.data import scene_effects as effects
-from diffsound.data.datasets import ClipData
-from diffsound.data.licences import combined_licence
+from diffsound.data.clip import PreparedClip, PrepareSettings, to_int16
+from diffsound.data.datasets import ClipData, change_speed, draw_speed
 from diffsound.data.loaders import item_rng
-from diffsound.data.record import AudioLocation, Record
+from diffsound.data.prepare import write_clips
+from diffsound.data.record import AudioLocation, Record, combined_licence
+from diffsound.data.shards import ClipsIndex, PreparedData
 from diffsound.data.soundscape_text import Heard, Outline, captions_of
 from diffsound.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from diffsound.data.index import ClipsIndex
-    from diffsound.data.shards import PreparedData
-
 
 MIN_GAP = 0.1  # seconds between moments: enough to be heard as "then"
 ATTEMPTS = 64  # draws before the mixer gives up looking for a clip that fits
@@ -57,9 +51,7 @@ class SceneConfig(Config):
     fade: tuple[float, float] = (0.005, 0.05)  # seconds, where a clip was cut, and at its end
     background_fade: tuple[float, float] = (0.01, 0.5)
     speed: float = Field(default=0.04, ge=0, le=0.5)
-    temperature: float = Field(
-        default=2.0, ge=1
-    )  # of class balance, as in samplers.BalancedSampler
+    temperature: float = Field(default=2.0, ge=1)  # of class balance, n_c^(1/temperature)
     captions: int = Field(default=4, ge=1)
 
     @model_validator(mode="after")
@@ -94,9 +86,6 @@ class Event:
     background: bool = False
     distant: bool = False
     repeated: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -209,11 +198,11 @@ class SceneMixer:
             wave: np.ndarray | None = None
             if clip not in self._textures:
                 wave = self.data.wave(clip)
-                self._textures[clip] = effects.is_texture(wave, self.rate)
+                self._textures[clip] = mixing.is_texture(wave, self.rate)
             if self._textures[clip]:
                 used.add(self.label(clip))
                 wave = self.data.wave(clip) if wave is None else wave
-                bed = effects.lasting(wave, samples, self.rate // 2, rng)
+                bed = mixing.lasting(wave, samples, self.rate // 2, rng)
                 unit = 1.0 / max(mixing.rms(bed), mixing.SILENT)
                 ramp = int(rng.uniform(*self.config.background_fade) * self.rate)
                 bed = mixing.fade(bed, ramp, ramp) * np.float32(unit)
@@ -228,7 +217,7 @@ class SceneMixer:
         for _ in range(ATTEMPTS):
             clip = self._clip(used, rng)
             wave = self.data.wave(clip)
-            span = effects.active_span(wave, self.rate)
+            span = mixing.active_span(wave, self.rate)
             if span is not None:
                 break
         else:
@@ -236,10 +225,10 @@ class SceneMixer:
         used.add(self.label(clip))
         wave = wave[span[0] : span[1]]
         if config.speed:
-            wave = aug.change_speed(wave, aug.draw_speed(config.speed, rng))
+            wave = change_speed(wave, draw_speed(config.speed, rng))
         far = bool(rng.random() < config.distance)
         tail = min(int(mixing.TAIL * self.rate), room // 4) if far else 0
-        cut = effects.loudest_start(wave, room - tail)
+        cut = mixing.loudest_start(wave, room - tail)
         ramp = int(rng.uniform(*config.fade) * self.rate)
         # An attack that was not cut stays sharp.
         wave = mixing.fade(wave[cut : cut + room - tail], ramp if cut else 0, ramp)
@@ -253,7 +242,7 @@ class SceneMixer:
         jitter = mixing.decibels(1.0) ** np.concatenate(
             [[0.0], rng.uniform(-1, 1, len(starts) - 1)]
         )
-        wave = effects.repeated(wave, starts, jitter)
+        wave = mixing.repeated(wave, starts, jitter)
         if far:
             wave = mixing.distant(wave, self.rate, tail, rng)
         unit = 1.0 / max(mixing.active_rms(wave, self.rate), mixing.SILENT)
@@ -389,9 +378,6 @@ def write_scenes(
     Scene n is a pure function of (seed, n). Each clip's JSON holds the timeline (`events`) and the
     source, licence and author of every clip in it (`attribution`) under `preparation`.
     """
-    from diffsound.data.clip import PreparedClip, PrepareSettings, to_int16
-    from diffsound.data.prepare import write_clips
-
     if count < 1:
         raise ConfigError(f"write at least one scene, not {count}")
     config = config or SceneConfig()
@@ -408,7 +394,7 @@ def write_scenes(
                 ),
                 to_int16(scene.wave),
                 {
-                    "events": [event.to_json() for event in scene.events],
+                    "events": [asdict(event) for event in scene.events],
                     "attribution": [_credit(data.records[clip]) for clip in scene.clips],
                 },
             )

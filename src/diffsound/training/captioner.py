@@ -13,9 +13,8 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.data.augment import AugmentConfig
 from diffsound.data.captions import captions_for
-from diffsound.data.datasets import ClipData, WaveCache, WaveDataset
+from diffsound.data.datasets import AugmentConfig, ClipData, WaveCache, WaveDataset
 from diffsound.data.loaders import EpochLoader
 from diffsound.data.shards import PreparedData
 from diffsound.data.soundscape import SceneConfig, SceneMixer

@@ -11,10 +11,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.data.augment import AugmentConfig
-from diffsound.data.datasets import WaveDataset
-from diffsound.data.loaders import EpochLoader
-from diffsound.data.samplers import SequentialSampler
+from diffsound.data.datasets import AugmentConfig, WaveDataset
+from diffsound.data.loaders import EpochLoader, FixedSampler
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
 from diffsound.judges.classifier import (
@@ -125,7 +123,7 @@ class ClassifierStage(Stage):
             data, held_out, (config.valid_frames - 1) * hop, cache=config.data.cache
         )
         self.held_out = EpochLoader(
-            fixed, SequentialSampler(len(fixed)), batch_size, drop_last=False
+            fixed, FixedSampler(range(len(fixed))), batch_size, drop_last=False
         )
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:

@@ -28,7 +28,7 @@ from diffsound.codec.principal import principal_start
 from diffsound.codec.quantizer import codebook_health
 from diffsound.codec.seams import changes, seam_loss, seam_ratio
 from diffsound.config import Config
-from diffsound.data.augment import AugmentConfig
+from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
 from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.training.config import RunConfig

@@ -16,8 +16,7 @@ from diffsound.codec.codec import Codec
 from diffsound.codec.quantizer import ResidualQuantizer
 from diffsound.config import Config, parse_config
 from diffsound.data.datasets import TokenDataset
-from diffsound.data.loaders import EpochLoader, ItemSampler
-from diffsound.data.samplers import CurriculumSampler, Schedule
+from diffsound.data.loaders import CurriculumSampler, EpochLoader, ItemSampler, Schedule
 from diffsound.data.shards import PreparedData
 from diffsound.decoder import build_decoder
 from diffsound.decoder.codes import ColumnEmbedding, ColumnLogits, codes_of

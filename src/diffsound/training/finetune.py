@@ -26,7 +26,8 @@ from diffsound.data.engines import make_engine
 from diffsound.data.prepare import prepare
 from diffsound.data.record import Record
 from diffsound.data.shards import PreparedData
-from diffsound.data.sources import Source, SourceReport, open_source
+from diffsound.data.sources import open_source
+from diffsound.data.tables import Source, SourceReport
 from diffsound.decoder import build_decoder
 from diffsound.errors import DataError, DiffsoundError, InputError
 from diffsound.model.bundle import Bundle, resolve
@@ -76,7 +77,7 @@ class FineTuned:
         return 100 * (1 - math.exp(self.after - self.before))
 
 
-class HeldOut:
+class HeldOut(Source):
     """A source that keeps some takes of each name for validation, unless it has its own splits.
 
     Only usable files are counted: a silent or broken one is passed on, to be rejected by name, but
@@ -84,9 +85,8 @@ class HeldOut:
     """
 
     def __init__(self, source: Source, settings: PrepareSettings) -> None:
-        self.source, self.settings = source, settings
-        self.name, self.root = source.name, source.root
-        self.human_captions = source.human_captions
+        super().__init__(source.root, source.options)
+        self.source, self.settings, self.name = source, settings, source.name
 
     def records(self, report: SourceReport) -> Iterator[Record]:
         records = list(self.source.records(report))

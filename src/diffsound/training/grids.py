@@ -16,8 +16,7 @@ from pydantic import PositiveInt, model_validator
 
 from diffsound.config import Config
 from diffsound.data.datasets import TokenDataset
-from diffsound.data.loaders import ItemSampler
-from diffsound.data.samplers import BalancedSampler, epoch_rng
+from diffsound.data.loaders import BalancedSampler, ItemSampler, epoch_rng
 from diffsound.errors import DataError
 from diffsound.training.config import Share
 
@@ -243,12 +242,11 @@ def mixed_sampler(
         raise DataError("a folder of data.mix has no clip that fits grids.widths")
     main = len(groups[0]) / (1.0 - sum(shares))
     sizes = [len(groups[0]), *(max(1, round(share * main)) for share in shares)]
-    temperature = 1.0 / (1.0 - balance) if balance < 1 else float("inf")
     samplers = [
         BalancedSampler(
             [(dataset.source(clip), dataset.label(clip) if balance else "") for clip in group],
             seed + number,
-            temperature=temperature,
+            balance=balance,
             size=size,
             favour=lambda label: weights.get(label[0], 1.0),  # type: ignore[index]
         )

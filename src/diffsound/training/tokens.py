@@ -21,10 +21,8 @@ from diffsound.config import Config
 from diffsound.data.datasets import TokenDataset
 from diffsound.data.derived import TokenizeSettings, encode_text, tokenize
 from diffsound.data.engines import available_cores, make_engine
-from diffsound.data.index import TextIndex, TokensIndex, read_index
-from diffsound.data.loaders import EpochLoader, ItemSampler
-from diffsound.data.samplers import SequentialSampler
-from diffsound.data.shards import PreparedData
+from diffsound.data.loaders import EpochLoader, FixedSampler, ItemSampler
+from diffsound.data.shards import PreparedData, TextIndex, TokensIndex, read_index
 from diffsound.errors import DataError
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
@@ -147,7 +145,11 @@ def fixed_grids(config: TokenRun, clips: TokenDataset, ladder: Ladder) -> tuple[
     chosen = spread(range(len(dataset.clips)), config.valid_clips)
     items = [clip * len(dataset.widths) + dataset.natural[clip] for clip in chosen]
     loader = EpochLoader(
-        dataset, _Chosen(items), config.train.batch_size, bucket_by=dataset.width, drop_last=False
+        dataset,
+        FixedSampler(items),
+        config.train.batch_size,
+        bucket_by=dataset.width,
+        drop_last=False,
     )
     return loader, len(chosen)
 
@@ -286,17 +288,6 @@ def check_encoder(found: str, wanted: str | None) -> None:
             f"the run uses the text features of encoder {wanted}, this one is {found}; "
             "give the same encoder or start another run"
         )
-
-
-class _Chosen(SequentialSampler):
-    """The same items in every epoch."""
-
-    def __init__(self, items: list[int]) -> None:
-        super().__init__(len(items))
-        self.items = np.asarray(items)
-
-    def epoch_items(self, epoch: int) -> np.ndarray:
-        return self.items
 
 
 def _say(text: str) -> None:

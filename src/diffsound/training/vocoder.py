@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.config import Config
-from diffsound.data.augment import AugmentConfig
+from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
 from diffsound.training.config import RunConfig, Share
 from diffsound.training.frozen import load_codec_for

@@ -12,10 +12,14 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from diffsound.config import Config
-from diffsound.data.augment import AugmentConfig
-from diffsound.data.datasets import WaveDataset
-from diffsound.data.loaders import EpochLoader, ItemSampler
-from diffsound.data.samplers import BalancedSampler, SequentialSampler, ShuffledSampler
+from diffsound.data.datasets import AugmentConfig, WaveDataset
+from diffsound.data.loaders import (
+    BalancedSampler,
+    EpochLoader,
+    FixedSampler,
+    ItemSampler,
+    ShuffledSampler,
+)
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
 from diffsound.training.config import DataConfig, RunConfig
@@ -31,9 +35,7 @@ class Process:
 
 def clips_of(data: PreparedData, config: DataConfig, split: str) -> list[int]:
     """Positions of the clips that the data group asks for; an empty selection is refused."""
-    found = data.where(split=split, licences=config.licences)
-    if config.sources is not None:
-        found = [at for at in found if data.records[at].source in config.sources]
+    found = data.where(split=split, licences=config.licences, sources=config.sources)
     if config.subset < 1 and split == config.train_split:
         found = [at for at in found if _lot(data.records[at].id, config) < config.subset]
     if not found:
@@ -68,8 +70,7 @@ def sampler_for(labels: Sequence[int], balance: float, seed: int) -> ItemSampler
     """Shuffled clips; 0 draws clips evenly, 1 draws classes evenly."""
     if balance == 0:
         return ShuffledSampler(len(labels), seed)
-    temperature = 1.0 / (1.0 - balance) if balance < 1 else float("inf")
-    return BalancedSampler(labels, seed, temperature=temperature)
+    return BalancedSampler(labels, seed, balance=balance)
 
 
 def spread(items: Sequence[int], count: int) -> list[int]:
@@ -106,7 +107,7 @@ class FixedWaves:
         found = clips_of(data, run.data, run.data.valid_split)
         dataset = WaveDataset(data, spread(found, clips), samples, cache=run.data.cache)
         self._loader = EpochLoader(
-            dataset, SequentialSampler(len(dataset)), batch_size, drop_last=False
+            dataset, FixedSampler(range(len(dataset))), batch_size, drop_last=False
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

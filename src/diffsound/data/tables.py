@@ -1,4 +1,4 @@
-"""What a data source is, and what sources share: reading tables and finding audio files.
+"""What data sources share: the base class, tables of text, and finding audio files.
 
 A source yields records and reports what it left out.
 """
@@ -9,12 +9,13 @@ import csv
 import json
 import os
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TypedDict
 
-from diffsound.data.record import AudioLocation, Record
+from diffsound.data.record import AudioLocation, Record, normalise_licence
 from diffsound.errors import DataError
 
 
@@ -38,7 +39,7 @@ class SourceOptions:
 
     audio:       folder (or tar) with the audio when it is not beside the metadata.
     captions:    caption table of a folder source.
-    licence, author: for sources that do not state them per clip.
+    licence, author: of clips that state none.
     valid_share: share of groups a folder source puts into the split "valid".
     """
 
@@ -49,17 +50,39 @@ class SourceOptions:
     valid_share: float = 0.0
 
 
-class Source(Protocol):
+class Credit(TypedDict):
+    """Whose clip it is and what it may be used for, as fields of a record."""
+
+    licence: str
+    licence_stated: str
+    author: str
+
+
+class Source(ABC):
     """A data set on disk. `records` gives the same records in the same order every time.
 
     human_captions: people wrote the captions; paraphrases by rule would only dilute them.
     """
 
     name: str
-    root: Path
-    human_captions: bool
+    human_captions: bool = False
 
+    def __init__(self, root: Path, options: SourceOptions) -> None:
+        self.root = root
+        self.options = options
+        self.audio = options.audio or root
+
+    @abstractmethod
     def records(self, report: SourceReport) -> Iterator[Record]: ...
+
+    def credit(self, licence: str | None = None, author: str | None = None) -> Credit:
+        """A clip's own licence and author, or those the user gave."""
+        stated = licence or self.options.licence or ""
+        return Credit(
+            licence=normalise_licence(stated),
+            licence_stated=stated,
+            author=author or self.options.author,
+        )
 
 
 def read_csv(
@@ -164,23 +187,10 @@ def split_list(text: str, separators: str = ";,") -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-AUDIO_SUFFIXES = frozenset(
-    [
-        ".wav",
-        ".flac",
-        ".ogg",
-        ".oga",
-        ".opus",
-        ".mp3",
-        ".aif",
-        ".aiff",
-        ".aifc",
-        ".au",
-        ".caf",
-        ".w64",
-        ".rf64",
-    ]
-)
+AUDIO_SUFFIXES = frozenset([
+    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf",
+    ".w64", ".rf64",
+])  # fmt: skip
 # Audio that libsndfile cannot read: reported rather than overlooked.
 FOREIGN_SUFFIXES = frozenset([".m4a", ".aac", ".wma", ".mp4", ".webm", ".mkv", ".amr", ".ape"])
 
