@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from diffsound.training.logs import read_log
+from diffsound.training.run_files import read_log
 from target import check
 from train_common import CONFIGS, synthetic_data, untrained_codec
 

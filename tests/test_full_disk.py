@@ -16,7 +16,7 @@ from diffsound.cli.main import run as diffsound
 from diffsound.data.shards import PreparedData
 from diffsound.errors import BundleError
 from diffsound.model.bundle import Bundle, verify
-from diffsound.training import checkpoint
+from diffsound.training import run_files
 from diffsound.weights import load_weights, save_tensors, save_weights
 
 TINY = Path(__file__).parents[1] / "configs" / "tiny"
@@ -137,15 +137,15 @@ def test_training_ends_in_one_line_with_its_last_checkpoint_and_resumes(
             "--set", "train.max_steps=6", "--set", "train.validate_steps=2",
         )  # fmt: skip
 
-    save = checkpoint.save
+    save = run_files.save_checkpoint
 
-    def save_and_fill(run: Path, step: int, content: checkpoint.Checkpoint) -> Path:
+    def save_and_fill(run: Path, step: int, content: run_files.Checkpoint) -> Path:
         made = save(run, step, content)
         if step == 2:
             fill(disk)
         return made
 
-    monkeypatch.setattr(checkpoint, "save", save_and_fill)
+    monkeypatch.setattr("diffsound.training.loop.save_checkpoint", save_and_fill)
     run = disk / "run"
     capsys.readouterr()
     assert train(run) == 2
@@ -155,21 +155,21 @@ def test_training_ends_in_one_line_with_its_last_checkpoint_and_resumes(
     )
     assert not any("Traceback" in line for line in lines)
     assert any("step 4" in line and "training continues" in line for line in lines)
-    assert checkpoint.steps(run) == [2]
-    checkpoint.verify(run / "step-00000002")
+    assert run_files.checkpoint_steps(run) == [2]
+    run_files.verify(run / "step-00000002")
     assert not list(run.glob(".*"))
 
     # On a disk that is still full it does not start, and nothing changes.
     assert train(run) == 2
     assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
-    assert checkpoint.steps(run) == [2]
-    checkpoint.verify(run / "step-00000002")
+    assert run_files.checkpoint_steps(run) == [2]
+    run_files.verify(run / "step-00000002")
 
     monkeypatch.undo()
     (disk / "filler").unlink()
     assert train(run) == 0
     assert train(tmp_path / "whole") == 0
-    one, other = (checkpoint.load_newest(folder) for folder in (run, tmp_path / "whole"))
+    one, other = (run_files.load_newest(folder) for folder in (run, tmp_path / "whole"))
     assert one is not None
     assert other is not None
     for name, tensors in one.tensors.items():

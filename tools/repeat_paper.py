@@ -360,7 +360,7 @@ def _facts(run: Path) -> tuple[str, str, str]:
     """Parameters, steps and minutes of a run."""
     from safetensors import safe_open
 
-    from diffsound.training.logs import read_log
+    from diffsound.training.run_files import read_log
 
     with safe_open(run / "export" / "model.safetensors", "np") as weights:
         shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118

@@ -17,7 +17,7 @@ from diffsound.evaluation.paper_tables import paper_table
 from diffsound.evaluation.tables import TableConfig
 from diffsound.model.bundle import Bundle
 from diffsound.training.decoder import DecoderRun
-from diffsound.training.runs import stage_spec
+from diffsound.training.runs import STAGE_CLASSES
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "configs" / "tables"
@@ -97,7 +97,7 @@ def test_the_commands_of_the_header_are_right(number: int) -> None:
     for words in (words for words in commands if words[1] == "train"):
         overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
         config = load_config(
-            stage_spec(words[2]).config, ROOT / words[words.index("--config") + 1], overrides
+            STAGE_CLASSES[words[2]][0], ROOT / words[words.index("--config") + 1], overrides
         )
         assert config.stage == words[2]
         trained.add(words[words.index("--run") + 1])

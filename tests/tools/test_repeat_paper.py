@@ -16,7 +16,7 @@ from diffsound.cli.main import run as diffsound
 from diffsound.config import load_config
 from diffsound.evaluation.paper_tables import paper_table
 from diffsound.evaluation.tables import TableConfig
-from diffsound.training.runs import stage_spec
+from diffsound.training.runs import STAGE_CLASSES
 from repeat_paper import (
     BUNDLES,
     BY_NAME,
@@ -158,7 +158,7 @@ def test_every_training_command_is_one_that_its_stage_takes(scale: str, tmp_path
         if words[0] == "train":
             overrides = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
             config = load_config(
-                stage_spec(words[1]).config, Path(words[words.index("--config") + 1]), overrides
+                STAGE_CLASSES[words[1]][0], Path(words[words.index("--config") + 1]), overrides
             )
             assert config.init is None or Path(config.init) in trained
             trained.add(Path(words[words.index("--run") + 1]))

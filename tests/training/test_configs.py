@@ -14,7 +14,7 @@ from diffsound.text.config import TextEncoderConfig
 from diffsound.training.codec import CodecRun
 from diffsound.training.config import STAGES, RunConfig
 from diffsound.training.decoder import DecoderRun
-from diffsound.training.runs import stage_spec
+from diffsound.training.runs import STAGE_CLASSES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(
@@ -32,7 +32,7 @@ def load(path: Path) -> RunConfig:
         overrides = ["loss.perceptual.classifiers=[RUN]"]
     if path.stem == "seams":
         overrides = ["init=RUN"]
-    return load_config(stage_spec(kind).config, path, overrides)
+    return load_config(STAGE_CLASSES[kind][0], path, overrides)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -23,7 +23,7 @@ from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures
 from diffsound.training.decoder import LoraConfig, add_lora, merged_state
 from diffsound.training.finetune import HeldOut, finetune, held_out_takes, own_sounds, rungs
-from diffsound.training.logs import read_log
+from diffsound.training.run_files import read_log
 
 RATE = 22050
 LEARNED = "bell"  # the first of the captions below

@@ -11,7 +11,7 @@ import pytest
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
 from diffsound.training.config import DataConfig
-from diffsound.training.waves import clips_of
+from diffsound.training.stage import clips_of
 
 
 @pytest.fixture

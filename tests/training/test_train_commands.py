@@ -12,9 +12,9 @@ import torch
 from diffsound.cli.main import run as diffsound
 from diffsound.data.shards import PreparedData
 from diffsound.model.bundle import Bundle, verify
+from diffsound.training.assemble import load_codec
 from diffsound.training.config import STAGES
-from diffsound.training.frozen import load_codec
-from diffsound.training.runs import stage_spec
+from diffsound.training.runs import STAGE_CLASSES
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
@@ -81,7 +81,7 @@ def test_tokenize_takes_a_codec_run(prepared: Path, tiny_codec: Path, tmp_path: 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_has_a_command_and_a_config(stage: str) -> None:
     assert typed("train", stage, "--help") == 0
-    assert stage_spec(stage).config.model_fields["stage"].annotation == Literal[stage]
+    assert STAGE_CLASSES[stage][0].model_fields["stage"].annotation == Literal[stage]
 
 
 def test_dry_run_estimates_and_writes_nothing(

@@ -14,15 +14,15 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError
 from diffsound.judges.captioner import load_captioner
 from diffsound.judges.ranking import LikelihoodRanker
-from diffsound.training.captioner import (
+from diffsound.training.judges import (
     CaptionerRun,
     CaptionerStage,
     strangers,
     vocabulary,
 )
-from diffsound.training.logs import read_log
 from diffsound.training.loop import Trainer
-from diffsound.training.waves import Process
+from diffsound.training.run_files import read_log
+from diffsound.training.stage import Process
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -12,11 +12,10 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError
 from diffsound.evaluation.features import clips_of_data, extract
 from diffsound.judges.classifier import load_classifier
-from diffsound.training.classifier import ClassifierRun, ClassifierStage, band_statistics
-from diffsound.training.logs import read_log
+from diffsound.training.judges import ClassifierRun, ClassifierStage, band_statistics
+from diffsound.training.run_files import read_log
 from diffsound.training.runs import train
-from diffsound.training.stage import Moment
-from diffsound.training.waves import MaskConfig, MixConfig, Process, mask_mels, mix_waves
+from diffsound.training.stage import MaskConfig, MixConfig, Moment, Process, mask_mels, mix_waves
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = CONFIGS / "tiny" / "classifier.yaml"

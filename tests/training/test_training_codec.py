@@ -21,9 +21,9 @@ from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.codec.principal import principal_start
 from diffsound.errors import BundleError, ConfigError, DataError, DiffsoundError, InputError
-from diffsound.training import checkpoint
-from diffsound.training.frozen import load_codec
-from diffsound.training.logs import plot_run, read_log
+from diffsound.training import run_files
+from diffsound.training.assemble import load_codec
+from diffsound.training.run_files import plot_run, read_log
 from diffsound.training.runs import run_lock, train
 from diffsound.weights import load_export
 
@@ -45,7 +45,7 @@ def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_same_state(one: Path, other: Path) -> None:
-    first, second = checkpoint.load_newest(one), checkpoint.load_newest(other)
+    first, second = run_files.load_newest(one), run_files.load_newest(other)
     assert first is not None
     assert second is not None
     for file, tensors in first.tensors.items():
@@ -226,9 +226,9 @@ def test_curves_can_be_plotted(whole: Path, tmp_path: Path) -> None:
 
 
 def test_a_finished_run_is_unchanged_by_a_rerun(prepared: Path, whole: Path) -> None:
-    before = checkpoint.load_newest(whole)
+    before = run_files.load_newest(whole)
     assert run_tiny(prepared, whole) == "finished"
-    after = checkpoint.load_newest(whole)
+    after = run_files.load_newest(whole)
     assert before is not None
     assert after is not None
     assert before.state["position"]["step"] == after.state["position"]["step"] == 12
@@ -252,13 +252,13 @@ def test_killed_at_any_point_and_resumed_gives_the_same_bits(
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
-            if run.exists() and max(checkpoint.steps(run), default=0) >= least:
+            if run.exists() and max(run_files.checkpoint_steps(run), default=0) >= least:
                 break
             time.sleep(0.002)
         time.sleep(random.random() * 0.03)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert checkpoint.steps(run)
+        assert run_files.checkpoint_steps(run)
     run_tiny(prepared, run, "train.checkpoint_steps=1")
     assert_same_state(whole, run)
 

@@ -21,14 +21,12 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import BundleError, ConfigError, DataError
 from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures
-from diffsound.training.assemble import build
+from diffsound.training.assemble import build, load_codec
 from diffsound.training.decoder import DecoderRun, DecoderStage
-from diffsound.training.frozen import load_codec
-from diffsound.training.grids import mixed_sampler
-from diffsound.training.logs import read_log
+from diffsound.training.run_files import read_log
 from diffsound.training.runs import train
-from diffsound.training.tokens import drop_text
-from diffsound.training.waves import Process
+from diffsound.training.stage import Process
+from diffsound.training.tokens import TokenDataConfig, drop_text, mixed_sampler
 from diffsound.weights import load_export
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
@@ -366,12 +364,12 @@ def test_a_favoured_data_set_is_drawn_more_often(prepared: Path, tiny_codec: Pat
     stage = stage_of(prepared, tiny_codec, **{"grids": {"widths": [12]}})
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
     dataset.source = lambda clip: "loved" if clip < 3 else "others"
-    sampler = mixed_sampler(dataset, [], 0.0, 0, {"loved": 3.0})
+    sampler = mixed_sampler(dataset, TokenDataConfig(favour={"loved": 3.0}), 0)
     drawn = np.concatenate([sampler.epoch_items(epoch) for epoch in range(40)])
     others = len(dataset.clips) - 3
     assert (drawn < 3).mean() == pytest.approx(9 / (9 + others), abs=0.03)
     with pytest.raises(DataError, match="nobody"):
-        mixed_sampler(dataset, [], 0.0, 0, {"nobody": 2.0})
+        mixed_sampler(dataset, TokenDataConfig(favour={"nobody": 2.0}), 0)
 
 
 def test_folders_are_mixed_in_the_configured_shares(prepared: Path, tiny_codec: Path) -> None:

@@ -15,10 +15,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from diffsound.training import checkpoint
+from diffsound.training import run_files
 from diffsound.training.config import TrainConfig
-from diffsound.training.logs import read_log
 from diffsound.training.loop import Trainer, TrainingFailed
+from diffsound.training.run_files import read_log
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
 from diffsound.weights import load_export
 
@@ -135,7 +135,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     stage.at_turn = lambda moment: moment.step == 6 and os.kill(os.getpid(), signal.SIGTERM)
     first = trainer(tmp_path / "run", stage, config)
     assert first.fit(quiet=True) == "stopped"
-    assert checkpoint.steps(tmp_path / "run")[-1] == 7
+    assert run_files.checkpoint_steps(tmp_path / "run")[-1] == 7
     ending, resumed = fit(tmp_path / "run", validate_steps=4)
     assert ending == "finished"
     assert resumed.position.step == 12
@@ -194,10 +194,10 @@ def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     run = tmp_path / "run"
     _, made = fit(run, validate_steps=2, checkpoint_steps=2, keep_last=2)
     assert made.position.best == 2.0
-    assert checkpoint.steps(run) == [4, 10, 12]
+    assert run_files.checkpoint_steps(run) == [4, 10, 12]
     kind, config, state = load_export(run)
     assert (kind, config) == ("line", {"inputs": 3})
-    best = checkpoint.load(run / "step-00000004").tensors["ema"]
+    best = run_files.load_checkpoint(run / "step-00000004").tensors["ema"]
     assert state.keys() == best.keys()
     assert all(torch.equal(state[name], best[name]) for name in best)
 
@@ -230,8 +230,8 @@ def test_full_disk_costs_a_checkpoint_not_the_run(
     stage.at_turn = lambda moment: full.update(now=moment.step >= 4)
     with pytest.raises(TrainingFailed, match="No space left on device"):
         trainer(run, stage, config).fit(quiet=True)
-    assert checkpoint.steps(run) == [3]
-    checkpoint.verify(run / "step-00000003")
+    assert run_files.checkpoint_steps(run) == [3]
+    run_files.verify(run / "step-00000003")
     assert not list(run.glob(".step-*"))
     full["now"] = False
     _, resumed = fit(run, checkpoint_steps=3)

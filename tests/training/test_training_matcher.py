@@ -13,11 +13,11 @@ from diffsound.errors import ConfigError
 from diffsound.judges.matcher import load_matcher
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
-from diffsound.training.frozen import load_codec
-from diffsound.training.logs import read_log
+from diffsound.training.assemble import load_codec
 from diffsound.training.matcher import MatcherRun, MatcherStage, TextPool, _equal
+from diffsound.training.run_files import read_log
 from diffsound.training.runs import train
-from diffsound.training.waves import Process
+from diffsound.training.stage import Process
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 

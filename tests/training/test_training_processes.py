@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import diffsound
-from diffsound.training.logs import read_log
+from diffsound.training.run_files import read_log
 from diffsound.training.runs import train
 from diffsound.weights import load_export
 

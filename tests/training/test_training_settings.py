@@ -14,9 +14,9 @@ from diffsound.errors import ConfigError
 from diffsound.training.codec import CodecRun
 from diffsound.training.config import TrainConfig
 from diffsound.training.engine import Ema
-from diffsound.training.logs import read_log
+from diffsound.training.loop import lr_factor
+from diffsound.training.run_files import read_log
 from diffsound.training.runs import changes, train
-from diffsound.training.schedule import lr_factor
 from diffsound.training.stage import Player
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"

@@ -10,7 +10,7 @@ import torch
 
 from diffsound.audio.mel import MelConfig
 from diffsound.errors import BundleError, ConfigError
-from diffsound.training.logs import read_log
+from diffsound.training.run_files import read_log
 from diffsound.training.runs import train
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig

@@ -220,7 +220,7 @@ def tokenize(
     from diffsound.data.derived import tokenize as run
     from diffsound.data.engines import make_engine
     from diffsound.model.bundle import resolve
-    from diffsound.training.frozen import load_codec
+    from diffsound.training.assemble import load_codec
 
     values = {"variants": variants, "seconds": seconds, "speed": speed}
     settings = parse_config(TokenizeSettings, values, source="options")

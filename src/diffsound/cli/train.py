@@ -68,6 +68,6 @@ def plot(
     out: Annotated[Path | None, typer.Option("--out", help="PNG file (RUN/curves.png).")] = None,
 ) -> None:
     """Draw the run's curves into a PNG."""
-    from diffsound.training.logs import plot_run
+    from diffsound.training.run_files import plot_run
 
     typer.echo(str(plot_run(run, out)))

@@ -17,6 +17,7 @@ from diffsound.config import Config
 from diffsound.data.clip import to_int16
 from diffsound.data.shards import NO_TOKEN, PreparedData
 from diffsound.errors import ConfigError, DataError
+from diffsound.text.mbtg import MaskedTextConfig, mask_based_text
 
 if TYPE_CHECKING:
     from diffsound.data.record import Record
@@ -256,6 +257,34 @@ class TokenDataset:
             "mask": text.mask[caption, :real],
             "pooled": text.pooled[caption].float(),
         }
+
+
+class LabelTokenDataset(TokenDataset):
+    """Tokens with a text made from the clip's labels, a new one every time:
+
+    {"tokens": int64 [F', L'], "text": str, "id"}. Clips without labels are left out.
+    """
+
+    def __init__(
+        self,
+        data: PreparedData,
+        indices: Sequence[int],
+        how: MaskedTextConfig,
+        *,
+        codec: str | None = None,
+        augment: bool = True,
+    ) -> None:
+        labelled = [index for index in indices if data.records[index].labels]
+        if not labelled:
+            raise DataError(f"{data.folder} has no labels to make texts from; leave out 'labels'")
+        super().__init__(data, labelled, codec=codec, augment=augment, text=False)
+        self.how = how
+
+    def item(self, index: int, rng: np.random.Generator) -> dict[str, Any]:
+        """One grid of the clip at `index` and a masked text from its labels."""
+        drawn = super().item(index, rng)
+        labels = self.records[self.indices[index]].labels
+        return {**drawn, "text": mask_based_text(labels, rng, **self.how.model_dump())}
 
 
 def _some(indices: Sequence[int]) -> list[int]:

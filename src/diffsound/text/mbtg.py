@@ -19,10 +19,23 @@ from typing import Literal
 
 import numpy as np
 
+from diffsound.config import Config
 from diffsound.errors import InputError
 
 MASK = "[MASK]"
 Order = Literal["given", "shuffled", "sorted"]
+
+
+class MaskedTextConfig(Config):
+    """Texts made from labels (MBTG, section IV-C).
+
+    masks: the values m may take. alternatives: keep all wordings that AudioSet lists in a label
+        ("Vehicle horn, car horn, honking"), not the usual one alone.
+    """
+
+    masks: tuple[int, ...] = (1, 2)
+    order: Order = "given"
+    alternatives: bool = False
 
 
 def mask_based_text(

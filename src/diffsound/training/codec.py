@@ -32,9 +32,20 @@ from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
 from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.training.config import RunConfig
-from diffsound.training.logs import write_mel_pair
-from diffsound.training.stage import AdversarialSchedule, Batch, Moment, Player, Stage, Turn, frozen
-from diffsound.training.waves import FixedWaves, Process, check_rate, wave_loader
+from diffsound.training.run_files import write_mel_pair
+from diffsound.training.stage import (
+    AdversarialSchedule,
+    Batch,
+    FixedWaves,
+    Moment,
+    Player,
+    Process,
+    Stage,
+    Turn,
+    check_rate,
+    frozen,
+    wave_loader,
+)
 
 
 class CodecAdversarial(AdversarialSchedule):

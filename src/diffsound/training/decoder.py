@@ -15,7 +15,7 @@ from diffsound.audio.mel import MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.quantizer import ResidualQuantizer
 from diffsound.config import Config, parse_config
-from diffsound.data.datasets import TokenDataset
+from diffsound.data.datasets import LabelTokenDataset, TokenDataset
 from diffsound.data.loaders import CurriculumSampler, EpochLoader, ItemSampler, Schedule
 from diffsound.data.shards import PreparedData
 from diffsound.decoder import build_decoder
@@ -28,28 +28,26 @@ from diffsound.text.cache import CachedTextEncoder
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextFeatures
+from diffsound.text.mbtg import MaskedTextConfig
+from diffsound.training.assemble import load_codec, load_vocoder
 from diffsound.training.config import Share
 from diffsound.training.engine import shard
-from diffsound.training.frozen import load_codec, load_vocoder
-from diffsound.training.grids import GridDataset
-from diffsound.training.logs import write_mel_pair, write_sound
-from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
+from diffsound.training.run_files import write_mel_pair, write_sound
+from diffsound.training.stage import Batch, Moment, Player, Process, Stage, Turn, clips_of, spread
 from diffsound.training.tokens import (
-    LabelTokenDataset,
-    MaskedTextConfig,
+    GridDataset,
     TextFacts,
     TokenRun,
     batch_text,
     check_encoder,
-    class_sampler,
     drop_text,
     empty_text,
     fixed_grids,
     grid_loader,
     ladder_for,
+    mixed_sampler,
     token_clips,
 )
-from diffsound.training.waves import Process, clips_of, spread
 
 
 class LoraConfig(Config):
@@ -256,7 +254,7 @@ class DecoderStage(Stage):
             plan, seed = config.curriculum, config.train.seed
             sampler = CurriculumSampler(counts, plan.n, schedule=plan.schedule, seed=seed)
         else:
-            sampler = class_sampler(config, dataset)
+            sampler = mixed_sampler(dataset, config.data, config.train.seed)
         return grid_loader(config, dataset, sampler, process)
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:

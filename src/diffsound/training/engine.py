@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.errors import ConfigError, MissingExtraError
-from diffsound.training.checkpoint import Checkpoint, under
 from diffsound.training.config import TrainConfig
+from diffsound.training.run_files import Checkpoint, under
 from diffsound.training.stage import Stage
 
 try:

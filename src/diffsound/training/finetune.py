@@ -36,10 +36,9 @@ from diffsound.model.coverage import Coverage
 from diffsound.training.assemble import training_captions
 from diffsound.training.config import TrainConfig
 from diffsound.training.decoder import DecoderRun, LoraConfig, SampleConfig
-from diffsound.training.grids import GridConfig
-from diffsound.training.logs import read_log
+from diffsound.training.run_files import read_log
 from diffsound.training.runs import train_config
-from diffsound.training.tokens import tokens_of
+from diffsound.training.tokens import GridConfig, tokens_of
 from diffsound.weights import load_export, load_into
 
 Method = Literal["lora", "full"]

@@ -17,19 +17,27 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError
 from diffsound.judges.matcher import Matcher, MatcherConfig, matching_loss
 from diffsound.judges.resnet import ResNetConfig
+from diffsound.training.assemble import load_codec
 from diffsound.training.config import Share
-from diffsound.training.frozen import load_codec
-from diffsound.training.grids import GridDataset
-from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
+from diffsound.training.stage import (
+    Batch,
+    MaskConfig,
+    Moment,
+    Player,
+    Process,
+    Stage,
+    Turn,
+    mask_mels,
+)
 from diffsound.training.tokens import (
+    GridDataset,
     TokenRun,
-    class_sampler,
     fixed_grids,
     grid_loader,
     ladder_for,
+    mixed_sampler,
     token_clips,
 )
-from diffsound.training.waves import MaskConfig, Process, mask_mels
 
 _STATISTICS_BATCHES = 16  # a few hundred clips are enough for the bands' means and deviations
 _DB_PER_UNIT = 100.0  # a normalised mel's range of 1 is five decades of magnitude: 100 dB
@@ -114,7 +122,9 @@ class MatcherStage(Stage):
         folders = [data, *(PreparedData.open(path) for path in config.folders())]
         parts = [token_clips(config, part, config.data.train_split, True) for part in folders]
         dataset = GridDataset(parts, ladder)
-        self.loader = grid_loader(config, dataset, class_sampler(config, dataset), process)
+        self.loader = grid_loader(
+            config, dataset, mixed_sampler(dataset, config.data, config.train.seed), process
+        )
         held_out = token_clips(config, data, config.data.valid_split, False)
         self.held_out, _ = fixed_grids(config, held_out, ladder)
         self.classes = {key: name for part in (*parts, held_out) for key, name in _classes(part)}

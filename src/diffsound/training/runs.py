@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,53 +29,30 @@ from diffsound.config import dump_yaml, flat, load_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.files import atomic_write, sha256
-from diffsound.training import checkpoint
-from diffsound.training.config import FREE_ON_RESUME, RETIRED, STAGES, RunConfig
+from diffsound.training.assemble import start_from
+from diffsound.training.codec import CodecRun, CodecStage
+from diffsound.training.config import FREE_ON_RESUME, RETIRED, RunConfig
+from diffsound.training.decoder import DecoderRun, DecoderStage
 from diffsound.training.engine import Accelerator, make_accelerator
-from diffsound.training.frozen import start_from
+from diffsound.training.judges import CaptionerRun, CaptionerStage, ClassifierRun, ClassifierStage
 from diffsound.training.loop import Ending, Trainer, TrainingFailed
-from diffsound.training.stage import Stage
-from diffsound.training.waves import Process
+from diffsound.training.matcher import MatcherRun, MatcherStage
+from diffsound.training.run_files import checkpoint_steps, sweep
+from diffsound.training.stage import Process, Stage
+from diffsound.training.vocoder import VocoderRun, VocoderStage
 
 WARM_UP, MEASURED = 2, 5  # steps of an estimate
 
 
-@dataclass(frozen=True)
-class StageSpec:
-    """What a stage's config file holds, and how the stage is built from it."""
-
-    config: type[RunConfig]
-    build: Callable[[Any, PreparedData, Process], Stage]
-
-
-def stage_spec(kind: str) -> StageSpec:
-    """The stage of that name, imported when it is asked for; an unknown name is refused."""
-    match kind:
-        case "codec":
-            from diffsound.training.codec import CodecRun, CodecStage
-
-            return StageSpec(CodecRun, CodecStage)
-        case "vocoder":
-            from diffsound.training.vocoder import VocoderRun, VocoderStage
-
-            return StageSpec(VocoderRun, VocoderStage)
-        case "decoder":
-            from diffsound.training.decoder import DecoderRun, DecoderStage
-
-            return StageSpec(DecoderRun, DecoderStage)
-        case "classifier":
-            from diffsound.training.classifier import ClassifierRun, ClassifierStage
-
-            return StageSpec(ClassifierRun, ClassifierStage)
-        case "captioner":
-            from diffsound.training.captioner import CaptionerRun, CaptionerStage
-
-            return StageSpec(CaptionerRun, CaptionerStage)
-        case "matcher":
-            from diffsound.training.matcher import MatcherRun, MatcherStage
-
-            return StageSpec(MatcherRun, MatcherStage)
-    raise InputError(f"there is no training stage '{kind}'; choose one of {', '.join(STAGES)}")
+# A stage's config and class, by its name.
+STAGE_CLASSES: dict[str, tuple[type[RunConfig], Callable[..., Stage]]] = {
+    "codec": (CodecRun, CodecStage),
+    "vocoder": (VocoderRun, VocoderStage),
+    "decoder": (DecoderRun, DecoderStage),
+    "classifier": (ClassifierRun, ClassifierStage),
+    "captioner": (CaptionerRun, CaptionerStage),
+    "matcher": (MatcherRun, MatcherStage),
+}
 
 
 def train(
@@ -89,7 +65,7 @@ def train(
     quiet: bool = False,
 ) -> Ending:
     """Train a stage from a config file; a run that exists in the folder is resumed."""
-    config = load_config(stage_spec(kind).config, config_path, overrides)
+    config = load_config(STAGE_CLASSES[kind][0], config_path, overrides)
     return train_config(config, data, run, quiet=quiet)
 
 
@@ -115,7 +91,7 @@ def train_config(
             stage = build_stage(config, prepared, accelerator)
             trainer = Trainer(stage, config.train, folder, accelerator)
             if main:
-                checkpoint.sweep(folder)
+                sweep(folder)
                 _write(folder / "config.yaml", dump_yaml(config))
                 _write(folder / "run.json", json.dumps(facts, indent=1) + "\n")
             accelerator.wait_for_everyone()
@@ -128,7 +104,7 @@ def build_stage(config: RunConfig, data: PreparedData, accelerator: Accelerator)
     """The stage with its first weights (random, or another run's), equal in every process."""
     torch.manual_seed(config.train.seed)
     process = Process(accelerator.process_index, accelerator.num_processes)
-    stage = stage_spec(config.stage).build(config, data, process)
+    stage = STAGE_CLASSES[config.stage][1](config, data, process)
     if config.init is not None:
         product, *others = stage.players
         modules = {product: stage.product, **{n: stage.players[n].module for n in others}}
@@ -158,7 +134,7 @@ def run_facts(config: RunConfig, data: PreparedData, processes: int) -> dict[str
 
 def check_resume(run: Path, config: RunConfig, facts: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other settings, data or batch size; the message names them."""
-    if not (run / "config.yaml").exists() or not checkpoint.steps(run):
+    if not (run / "config.yaml").exists() or not checkpoint_steps(run):
         return
     try:
         before = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
@@ -248,7 +224,7 @@ def estimate(
     kind: str, config_path: str | Path, data: str | Path, overrides: Iterable[str] = ()
 ) -> str:
     """Take a few steps without a run folder; say how large the stage is and how long it takes."""
-    config = load_config(stage_spec(kind).config, config_path, overrides)
+    config = load_config(STAGE_CLASSES[kind][0], config_path, overrides)
     accelerator = make_accelerator(config.train)
     prepared = PreparedData.open(data)
     config = config.completed(prepared)

@@ -1,13 +1,18 @@
-"""What a training stage is: the modules that learn and the losses they take turns at."""
+"""What a training stage is, and what stages share.
+
+A stage has modules that learn and losses that they take turns at. Stages that learn from waves
+share loaders, fixed validation clips and augmentation.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,18 +20,20 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, mod
 from torch import Tensor, nn
 
 from diffsound.config import Config
-from diffsound.errors import ConfigError
-from diffsound.training.config import Betas, TrainConfig
+from diffsound.data.datasets import AugmentConfig, WaveDataset
+from diffsound.data.loaders import (
+    BalancedSampler,
+    ClipDataset,
+    EpochLoader,
+    FixedSampler,
+    ItemSampler,
+    ShuffledSampler,
+)
+from diffsound.data.shards import PreparedData
+from diffsound.errors import ConfigError, DataError
+from diffsound.training.config import Betas, DataConfig, RunConfig, TrainConfig
 
 Batch = dict[str, Any]
-
-
-class BatchSource(Protocol):
-    """What the loop needs of a loader: batches as a pure function of (epoch, start)."""
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
-
-    def batches_in(self, epoch: int) -> int: ...
 
 
 @dataclass
@@ -135,7 +142,7 @@ class Stage(ABC):
     metric: str  # validation figure that picks the best checkpoint; lower is better
 
     players: dict[str, Player]
-    loader: BatchSource
+    loader: EpochLoader
     device: torch.device
 
     def __init__(self) -> None:
@@ -199,3 +206,167 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)
+
+
+@dataclass(frozen=True)
+class Process:
+    """Which of the run's processes this is."""
+
+    rank: int = 0
+    world: int = 1
+
+
+def clips_of(data: PreparedData, config: DataConfig, split: str) -> list[int]:
+    """Positions of the clips that the data group asks for; an empty selection is refused."""
+    found = data.where(split=split, licences=config.licences, sources=config.sources)
+    if config.subset < 1 and split == config.train_split:
+        found = [at for at in found if _lot(data.records[at].id, config) < config.subset]
+    if not found:
+        filters = f"split '{split}'"
+        if config.licences is not None:
+            filters += f" and licences {', '.join(config.licences)}"
+        if config.sources is not None:
+            filters += f" of {', '.join(config.sources)}"
+        if config.subset < 1:
+            filters += f" in a subset of {config.subset:g}"
+        raise DataError(f"{data.folder} has no clip with {filters}; change the data group")
+    return found
+
+
+def _lot(clip: str, config: DataConfig) -> float:
+    """A number from 0 to 1 that a clip draws once and for all."""
+    digest = hashlib.sha256(f"{config.subset_seed}/{clip}".encode()).digest()
+    return int.from_bytes(digest[:8]) / 2**64
+
+
+def check_rate(data: PreparedData, sample_rate: int) -> None:
+    """Refuse data prepared at another sample rate than the stage's mel expects."""
+    found = data.index.mel.sample_rate
+    if found != sample_rate:
+        raise DataError(
+            f"{data.folder} was prepared at {found} Hz, this config's mel is for {sample_rate} Hz; "
+            "prepare the data again, or change mel.sample_rate"
+        )
+
+
+def spread(items: Sequence[int], count: int) -> list[int]:
+    """`count` items spread evenly over all (0: all of them), for splits sorted by class."""
+    if not count or count >= len(items):
+        return list(items)
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def train_loader(
+    run: RunConfig,
+    dataset: ClipDataset,
+    sampler: ItemSampler,
+    process: Process,
+    bucket_by: Callable[[int], Hashable] | None = None,
+) -> EpochLoader:
+    """The batches that this process of a run trains on."""
+    return EpochLoader(
+        dataset,
+        sampler,
+        run.train.batch_size,
+        seed=run.train.seed,
+        rank=process.rank,
+        world=process.world,
+        workers=run.data.workers,
+        bucket_by=bucket_by,
+    )
+
+
+def wave_sampler(run: RunConfig, dataset: WaveDataset) -> ItemSampler:
+    """Shuffled clips, or classes balanced as the data group says."""
+    if run.data.balance == 0:
+        return ShuffledSampler(len(dataset), run.train.seed)
+    labels = [dataset.label(index) for index in range(len(dataset))]
+    return BalancedSampler(labels, run.train.seed, balance=run.data.balance)
+
+
+def wave_loader(
+    run: RunConfig, data: PreparedData, samples: int, augment: AugmentConfig, process: Process
+) -> EpochLoader:
+    """Batches of random windows {"wave": [B, samples], "id", "label"} of the training clips."""
+    clips = clips_of(data, run.data, run.data.train_split)
+    dataset = WaveDataset(data, clips, samples, augment, cache=run.data.cache)
+    return train_loader(run, dataset, wave_sampler(run, dataset), process)
+
+
+class FixedWaves:
+    """The beginnings of the validation clips, in order, the same at every call."""
+
+    def __init__(
+        self, run: RunConfig, data: PreparedData, samples: int, clips: int, batch_size: int
+    ) -> None:
+        found = clips_of(data, run.data, run.data.valid_split)
+        dataset = WaveDataset(data, spread(found, clips), samples, cache=run.data.cache)
+        sampler = FixedSampler(range(len(dataset)))
+        self._loader = EpochLoader(dataset, sampler, batch_size, drop_last=False)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._loader.batches(0)
+
+
+class MaskConfig(Config):
+    """SpecAugment (Park et al. 2019, arXiv:1904.08779): hides stretches of time and of bands.
+
+    bands, frames: width of the widest stretch; widths are uniform from 0. band_masks, frame_masks:
+        number of stretches.
+    """
+
+    bands: NonNegativeInt = 10
+    band_masks: NonNegativeInt = 2
+    frames: NonNegativeInt = 24
+    frame_masks: NonNegativeInt = 2
+
+
+def mask_mels(
+    mel: Tensor, how: MaskConfig, generator: torch.Generator, fill: Tensor | float = 0.0
+) -> Tensor:
+    """Mel [B, n_mels, L] with random stretches of each clip replaced by `fill` (broadcast)."""
+    clips, n_mels, length = mel.shape
+    hidden = torch.zeros(clips, n_mels, length, dtype=torch.bool)
+    for _ in range(how.band_masks):
+        hidden |= _stretches(clips, n_mels, how.bands, generator)[:, :, None]
+    for _ in range(how.frame_masks):
+        hidden |= _stretches(clips, length, how.frames, generator)[:, None, :]
+    return torch.where(hidden.to(mel.device), fill, mel)
+
+
+def _stretches(clips: int, size: int, widest: int, generator: torch.Generator) -> Tensor:
+    """bool [clips, size], True in one stretch of each row."""
+    width = torch.rand(clips, 1, generator=generator) * min(widest, size)
+    start = torch.rand(clips, 1, generator=generator) * (size - width)
+    place = torch.arange(size)[None] + 0.5
+    return (place > start) & (place < start + width)
+
+
+class MixConfig(Config):
+    """Between-class learning (Tokozume et al. 2018, arXiv:1711.10282).
+
+    probability: of a clip being mixed with another; the targets are mixed in the same shares.
+    """
+
+    probability: float = Field(default=0.5, ge=0, le=1)
+
+
+def mix_waves(
+    wave: Tensor, target: Tensor, how: MixConfig, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Waves [B, samples] and targets [B, classes], some mixed with another of the batch.
+
+    A share r of the target is a share r of the audible level: amplitudes follow from the waves'
+    levels, so that a loud clip does not drown a quiet one with the same share of the target.
+    """
+    clips = len(wave)
+    other = torch.randperm(clips, generator=generator).to(wave.device)
+    share = torch.rand(clips, 1, generator=generator).clamp(0.05, 0.95)
+    kept = torch.rand(clips, 1, generator=generator) >= how.probability
+    share = share.masked_fill(kept, 1.0).to(wave)
+    level = wave.square().mean(dim=1, keepdim=True).sqrt().clamp_min(1e-5)
+    weight = 1.0 / (1.0 + level / level[other] * (1.0 - share) / share)
+    # Uncorrelated waves add in power; dividing by the norm keeps the level of the mixture.
+    norm = (weight.square() + (1.0 - weight).square()).sqrt()
+    mixed = (weight * wave + (1.0 - weight) * wave[other]) / norm
+    return mixed, share * target + (1.0 - share) * target[other]

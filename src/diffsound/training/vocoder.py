@@ -15,11 +15,22 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.config import Config
 from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
+from diffsound.training.assemble import load_codec_for
 from diffsound.training.config import RunConfig, Share
-from diffsound.training.frozen import load_codec_for
-from diffsound.training.logs import write_mel_pair, write_sound
-from diffsound.training.stage import AdversarialSchedule, Batch, Moment, Player, Stage, Turn, frozen
-from diffsound.training.waves import FixedWaves, Process, check_rate, wave_loader
+from diffsound.training.run_files import write_mel_pair, write_sound
+from diffsound.training.stage import (
+    AdversarialSchedule,
+    Batch,
+    FixedWaves,
+    Moment,
+    Player,
+    Process,
+    Stage,
+    Turn,
+    check_rate,
+    frozen,
+    wave_loader,
+)
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig, MelGANConfig
 from diffsound.vocoder.discriminator import (

@@ -1,4 +1,4 @@
-"""Training the captioner (section VI-B): from waves to captions, word by word."""
+"""Training the judges of section VI-B from waves: the classifier and the captioner."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.data.captions import captions_for
 from diffsound.data.datasets import AugmentConfig, ClipData, WaveCache, WaveDataset
-from diffsound.data.loaders import EpochLoader
+from diffsound.data.loaders import EpochLoader, FixedSampler
 from diffsound.data.shards import PreparedData
 from diffsound.data.soundscape import SceneConfig, SceneMixer
 from diffsound.data.soundscape_text import Heard, Outline, caption_of
@@ -23,17 +23,194 @@ from diffsound.errors import DataError
 from diffsound.files import atomic_write
 from diffsound.judges.caption_tokenizer import PAD, UNKNOWN, CaptionTokenizer
 from diffsound.judges.captioner import Captioner, CaptionerConfig
+from diffsound.judges.classifier import (
+    BackboneConfig,
+    Classifier,
+    ClassifierConfig,
+    average_precision,
+    top_k_accuracy,
+)
+from diffsound.judges.melception import MelceptionConfig
+from diffsound.judges.resnet import MIN_FRAMES, ResNetConfig
 from diffsound.training.config import RunConfig, Share
-from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
-from diffsound.training.waves import (
+from diffsound.training.stage import (
+    Batch,
     FixedWaves,
     MaskConfig,
+    MixConfig,
+    Moment,
+    Player,
     Process,
+    Stage,
+    Turn,
     check_rate,
     clips_of,
     mask_mels,
-    sampler_for,
+    mix_waves,
+    spread,
+    train_loader,
+    wave_sampler,
 )
+
+# Enough clips for the bands' means and deviations; a thousand more change nothing.
+_STATISTICS_CLIPS = 512
+
+
+class ClassifierRun(RunConfig):
+    """configs/…/classifier.yaml.
+
+    sources: use only clips of these sources (None: all that have a label).
+    labels: the classes (None: every label of the training clips).
+    frames: length of the random windows to train on.
+    valid_clips, valid_frames: number of held-out clips to validate on (0: all), and their length.
+    """
+
+    stage: Literal["classifier"]
+    mel: MelConfig = MelConfig()
+    backbone: BackboneConfig = ResNetConfig()
+    multi_label: bool = False
+    frame_window: PositiveInt = 3
+    sources: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    frames: int = Field(default=256, ge=MIN_FRAMES)
+    augment: AugmentConfig = AugmentConfig()
+    mask: MaskConfig = MaskConfig()
+    mix: MixConfig = MixConfig()
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    valid_clips: NonNegativeInt = 0
+    valid_frames: int = Field(default=431, ge=MIN_FRAMES)
+
+
+class ClassifierStage(Stage):
+    """One player: a softmax over exclusive labels, or one sigmoid per label."""
+
+    kind = "classifier"
+    metric = "error"
+
+    def __init__(
+        self, config: ClassifierRun, data: PreparedData, process: Process = Process()
+    ) -> None:
+        super().__init__()
+        check_rate(data, config.mel.sample_rate)
+        self.config = config
+        chosen = config.data
+        if config.sources is not None:
+            chosen = chosen.model_copy(update={"sources": config.sources})
+        clips = clips_of(data, chosen, chosen.train_split)
+        every = sorted({label for i in clips for label in data.records[i].labels})
+        self.labels = config.labels or tuple(every)
+        clips = self._labelled(data, clips, "training")
+        held_out = self._labelled(data, clips_of(data, chosen, chosen.valid_split), "validation")
+        held_out = spread(held_out, config.valid_clips)
+        self.targets = {
+            data.records[i].id: self._target(data.records[i].labels) for i in clips + held_out
+        }
+        self.front_end = MelFrontEnd(config.mel, precise=False)
+        self.classifier = Classifier(
+            ClassifierConfig(
+                mel=config.mel,
+                labels=self.labels,
+                multi_label=config.multi_label,
+                backbone=config.backbone,
+                frame_window=config.frame_window,
+            )
+        )
+        self.classifier.standardise_by(*band_statistics(data, clips, self.front_end))
+        self.players = {"classifier": Player.of(self.classifier, config.train)}
+        hop, cache = config.mel.hop_length, config.data.cache
+        samples = (config.frames - 1) * hop
+        dataset = WaveDataset(data, clips, samples, config.augment, labels=self.labels, cache=cache)
+        self.loader = train_loader(config, dataset, wave_sampler(config, dataset), process)
+        fixed = WaveDataset(data, held_out, (config.valid_frames - 1) * hop, cache=cache)
+        sampler = FixedSampler(range(len(fixed)))
+        self.held_out = EpochLoader(fixed, sampler, config.train.batch_size, drop_last=False)
+
+    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
+        super().attach(prepared, device)
+        self.front_end.to(device)
+
+    def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
+        target = self._targets_of(batch)
+        with torch.no_grad():
+            wave, target = mix_waves(batch["wave"], target, self.config.mix, moment.generator)
+            mel = self.front_end(wave)
+            # The bands' means are zero to the network, which standardises its input.
+            fill = self.classifier.mean[:, None]
+            mel = mask_mels(mel, self.config.mask, moment.generator, fill)
+        made = self.prepared["classifier"](mel)
+        loss = self._loss(made.logits, target)
+        logs: dict[str, Tensor | float] = {
+            "loss": loss,
+            "top1": (made.logits.argmax(1) == target.argmax(1)).float().mean(),
+        }
+        backbone = self.config.backbone
+        if made.side_logits is not None and isinstance(backbone, MelceptionConfig):
+            loss = loss + backbone.auxiliary * self._loss(made.side_logits, target)
+        yield Turn("classifier", loss, logs)
+
+    def validate(self, module: nn.Module) -> dict[str, float]:
+        """error: 1 - accuracy, or 1 - mean average precision if several labels may hold; loss."""
+        logits, targets = [], []
+        for batch in self.held_out.batches(0):
+            mel = self.front_end(batch["wave"].to(self.device))
+            logits.append(module(mel).logits.float().cpu())
+            targets.append(self._targets_of(batch).cpu())
+        made, target = torch.cat(logits), torch.cat(targets)
+        figures = {"loss": float(self._loss(made, target))}
+        if self.config.multi_label:
+            precision = average_precision(made, target)
+            return {"error": 1.0 - precision, "average_precision": precision, **figures}
+        top1 = top_k_accuracy(made, target.argmax(1), 1)
+        top5 = top_k_accuracy(made, target.argmax(1), 5)
+        return {"error": 1.0 - top1, "top1": top1, "top5": top5, **figures}
+
+    def export_config(self) -> dict[str, Any]:
+        return self.classifier.config.model_dump(mode="json")
+
+    def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy with soft targets [B, classes], or a binary one per label."""
+        smoothing = self.config.label_smoothing
+        if self.config.multi_label:
+            target = target * (1.0 - smoothing) + 0.5 * smoothing
+            return F.binary_cross_entropy_with_logits(logits.float(), target)
+        return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
+
+    def _targets_of(self, batch: Batch) -> Tensor:
+        return torch.stack([self.targets[name] for name in batch["id"]]).to(self.device)
+
+    def _target(self, names: tuple[str, ...]) -> Tensor:
+        """[classes]: 1 for each of the clip's labels (only the first if labels are exclusive)."""
+        held = set(names if self.config.multi_label else names[:1])
+        return torch.tensor([float(label in held) for label in self.labels])
+
+    def _labelled(self, data: PreparedData, clips: list[int], purpose: str) -> list[int]:
+        """The clips that have one of the labels."""
+        known = set(self.labels)
+        first = slice(None) if self.config.multi_label else slice(1)
+        found = [i for i in clips if known.intersection(data.records[i].labels[first])]
+        if not found or len(self.labels) < 2:
+            raise DataError(
+                f"{data.folder} has {len(found)} {purpose} clips with one of {len(self.labels)} "
+                "labels, too few to tell apart; change sources, labels or the data group"
+            )
+        return found
+
+
+def band_statistics(
+    data: PreparedData, clips: list[int], front_end: MelFrontEnd
+) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each mel band [n_mels] over (some of) the clips' frames."""
+    bands = front_end.config.n_mels
+    frames, total, squares = 0, torch.zeros(bands).double(), torch.zeros(bands).double()
+    with torch.inference_mode():
+        for clip in spread(clips, _STATISTICS_CLIPS):
+            mel = front_end(torch.from_numpy(data.wave(clip))[None])[0].double()
+            frames += mel.shape[1]
+            total += mel.sum(1)
+            squares += mel.square().sum(1)
+    mean = total / frames
+    return mean.float(), (squares / frames - mean.square()).clamp_min(0).sqrt().float()
+
 
 SCENE_SENTENCES = 2000  # enough to contain every word that joins sounds into a scene
 
@@ -140,23 +317,10 @@ class CaptionerStage(Stage):
         self.players = {"captioner": Player.of(self.captioner, config.train)}
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
-        labels = [waves.label(index) for index in range(len(waves))]
-        self.loader = EpochLoader(
-            CaptionedWaves(waves, said, mixer, config.scenes),
-            sampler_for(labels, config.data.balance, config.train.seed),
-            config.train.batch_size,
-            seed=config.train.seed,
-            rank=process.rank,
-            world=process.world,
-            workers=config.data.workers,
-        )
-        self.held_out = FixedWaves(
-            config,
-            data,
-            (config.valid_frames - 1) * hop,
-            config.valid_clips,
-            config.train.batch_size,
-        )
+        dataset = CaptionedWaves(waves, said, mixer, config.scenes)
+        self.loader = train_loader(config, dataset, wave_sampler(config, waves), process)
+        length, size = (config.valid_frames - 1) * hop, config.train.batch_size
+        self.held_out = FixedWaves(config, data, length, config.valid_clips, size)
         self.truth = {record.id: next(iter(captions_for(record)), "") for record in data.records}
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
@@ -173,19 +337,16 @@ class CaptionerStage(Stage):
         lost = torch.rand(given.shape, generator=generator) < config.word_dropout
         given[lost & (given > UNKNOWN)] = UNKNOWN
         deaf = torch.rand(len(mel), generator=generator) < config.deaf
-        logits = self.prepared["captioner"](
-            mel, given.to(self.device), deaf.to(self.device)
-        ).float()
+        made = self.prepared["captioner"](mel, given.to(self.device), deaf.to(self.device))
         targets = numbers[:, 1:].to(self.device)
         # Unknown words are not learned: there is nothing to say.
         targets = targets.masked_fill(targets == UNKNOWN, PAD)
-        flat, wanted = logits.flatten(0, 1), targets.flatten()
+        flat, wanted = made.float().flatten(0, 1), targets.flatten()
         loss = F.cross_entropy(
             flat, wanted, ignore_index=PAD, label_smoothing=config.label_smoothing
         )
         with torch.no_grad():
-            counted = wanted != PAD
-            right = (flat.argmax(-1) == wanted)[counted].float().mean()
+            right = (flat.argmax(-1) == wanted)[wanted != PAD].float().mean()
         yield Turn("captioner", loss, {"loss": loss, "accuracy": right})
 
     def validate(self, module: nn.Module) -> dict[str, float]:
@@ -235,8 +396,7 @@ class CaptionerStage(Stage):
             return
         assert isinstance(module, Captioner)
         batch = next(iter(self.held_out))
-        count = self.config.samples
-        mel = self.front_end(batch["wave"][:count].to(self.device))
+        mel = self.front_end(batch["wave"][: self.config.samples].to(self.device))
         lines = [
             f"{clip}\n  heard: {heard}\n  truth: {self.truth[clip]}\n"
             for clip, heard in zip(batch["id"], module.caption(mel), strict=False)

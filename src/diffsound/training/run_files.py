@@ -1,16 +1,27 @@
-"""What a run reports: a JSONL log, a tracker, a progress line, curves, pictures and sounds."""
+"""What a run writes to its folder: checkpoints, figures, curves, pictures and sounds.
+
+RUN/step-00001000/   weights.safetensors  optimizer.safetensors  ema.safetensors  state.json
+                     manifest.json (size and SHA-256 of each)
+RUN/log.jsonl        figures, one line each, also sent to the tracker of `train.log`
+
+A checkpoint is renamed into place when it is complete. Nothing is pickled.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 import sys
+import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +33,131 @@ from diffsound.audio.io import write_audio
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.config import flat
 from diffsound.errors import ConfigError, InputError, MissingExtraError
-from diffsound.files import atomic_write
+from diffsound.files import atomic_write, sha256, sync
+from diffsound.weights import save_tensors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+STATE = "state.json"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class BrokenCheckpoint(Exception):
+    """A checkpoint folder that does not hold what its manifest says."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """tensors: file stem -> name -> tensor; state: everything else, as JSON."""
+
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    state: Mapping[str, Any]
+
+
+def save_checkpoint(run: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Write `RUN/step-…`; a failure leaves the folder as it was."""
+    target = folder_of(run, step)
+    temporary = Path(tempfile.mkdtemp(dir=run, prefix=f".{target.name}-"))
+    try:
+        for stem, tensors in checkpoint.tensors.items():
+            save_tensors(tensors, temporary / f"{stem}.safetensors")
+        _write_json(temporary / STATE, dict(checkpoint.state))
+        files = {
+            path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+            for path in sorted(temporary.iterdir())
+        }
+        _write_json(temporary / MANIFEST, {"format": FORMAT, "step": step, "files": files})
+        for path in (*temporary.iterdir(), temporary):
+            sync(path)
+        temporary.chmod(0o755)
+        if target.exists():
+            # Only a checkpoint found damaged on resume can be here; this one replaces it.
+            shutil.rmtree(target)
+        temporary.rename(target)
+        sync(run)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return target
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint and verify it; BrokenCheckpoint says what is wrong."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    verify(folder)
+    try:
+        tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BrokenCheckpoint(str(error)) from error
+    return Checkpoint(tensors, state)
+
+
+def verify(folder: Path) -> None:
+    """Raise BrokenCheckpoint unless every file of the manifest is present and unchanged."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise BrokenCheckpoint(f"format {manifest['format']}, this version reads {FORMAT}")
+        for name, facts in manifest["files"].items():
+            path = folder / name
+            if path.stat().st_size != facts["bytes"] or sha256(path) != facts["sha256"]:
+                raise BrokenCheckpoint(f"{name} is damaged")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BrokenCheckpoint(f"unreadable ({error})") from error
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    """Steps that have a checkpoint folder, oldest first."""
+    found = (_NAME.fullmatch(path.name) for path in run.iterdir() if path.is_dir())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def folder_of(run: Path, step: int) -> Path:
+    return run / f"step-{step:08d}"
+
+
+def load_newest(run: Path) -> Checkpoint | None:
+    """The newest readable checkpoint; each damaged one is skipped with a warning."""
+    for step in reversed(checkpoint_steps(run)):
+        folder = folder_of(run, step)
+        try:
+            return load_checkpoint(folder)
+        except BrokenCheckpoint as problem:
+            warnings.warn(
+                f"checkpoint {folder} is not usable ({problem}); using the one before it",
+                stacklevel=2,
+            )
+    return None
+
+
+def prune(run: Path, keep_last: int, best: int | None) -> None:
+    """Delete all but the newest `keep_last` checkpoints and the best one."""
+    for step in checkpoint_steps(run)[:-keep_last]:
+        if step != best:
+            shutil.rmtree(folder_of(run, step), ignore_errors=True)
+
+
+def sweep(run: Path) -> None:
+    """Remove what a killed process left behind; safe only while holding the run's lock."""
+    for path in run.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix.`, without the prefix."""
+    start = f"{prefix}."
+    return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}
+
 
 LOG = "log.jsonl"
 TRACKER = "tracker.json"  # which entry of wandb or MLflow is this run's, for resuming
@@ -173,12 +305,7 @@ class ProgressLine:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
