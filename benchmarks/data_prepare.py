@@ -15,7 +15,7 @@ import numpy as np
 import soundfile
 
 from diffsound.data.clip import PrepareSettings
-from diffsound.data.engines import Engine, SerialEngine, available_cores, make_engine
+from diffsound.data.engines import MapEngine, SerialEngine, available_cores, make_engine
 from diffsound.data.prepare import PrepareResult, prepare
 from diffsound.data.sources import open_source
 from target import check
@@ -32,7 +32,7 @@ def make_clips(folder: Path, count: int) -> None:
         soundfile.write(folder / f"clip {i:04d}.flac", wave, 44100)
 
 
-def run(source: Path, out: Path, engine: Engine) -> tuple[PrepareResult, float]:
+def run(source: Path, out: Path, engine: MapEngine) -> tuple[PrepareResult, float]:
     """Prepare; the result, and the processor seconds it took in this process and its children."""
     settings = PrepareSettings(clips_per_shard=16, store_mel=True)
     before = processor_seconds()

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -41,6 +42,28 @@ def atomic_write(target: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     sync(target.parent)  # until then a power cut can undo the renaming
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """An empty folder that replaces `target` when the block ends; a failure leaves no trace."""
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    retired = target.parent / f".{target.name}-old-{os.getpid()}"
+    try:
+        yield temporary
+        for path in temporary.iterdir():
+            make_public(path)
+            sync(path)
+        temporary.chmod(0o755)
+        sync(temporary)
+        if target.exists():
+            target.rename(retired)
+        temporary.rename(target)
+        sync(target.parent)
+        shutil.rmtree(retired, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def sync(path: Path) -> None:

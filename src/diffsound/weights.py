@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from diffsound.errors import BundleError, DiffsoundError
-from diffsound.files import atomic_write, make_public, open_regular, read_json, sha256, sync
+from diffsound.files import atomic_folder, atomic_write, open_regular, read_json, sha256
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -238,22 +236,8 @@ def _unfinished(run: str | Path, missing: str) -> BundleError:
 
 def _write(target: Path, header: Mapping[str, Any], state: Mapping[str, Tensor]) -> Path:
     """Replace the folder `target`: all of it or nothing."""
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    try:
+    with atomic_folder(target) as temporary:
         save_tensors(state, temporary / MODEL)
         content = {"format": FORMAT} | dict(header) | {"sha256": sha256(temporary / MODEL)}
         (temporary / CONFIG).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        for path in temporary.iterdir():
-            sync(path)
-            make_public(path)
-        temporary.chmod(0o755)
-        retired = target.parent / f".{target.name}-old-{os.getpid()}"
-        if target.exists():
-            target.rename(retired)
-        temporary.rename(target)
-        sync(target.parent)
-        shutil.rmtree(retired, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return target

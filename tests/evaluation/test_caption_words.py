@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from diffsound.errors import DataError, InputError
 from diffsound.evaluation import ptb
-from diffsound.judges.caption_tokenizer import END, PAD, START, UNKNOWN, CaptionTokenizer
-from diffsound.text.ptb import ptb_words
+from diffsound.judges.caption_tokenizer import END, PAD, START, UNKNOWN, CaptionTokenizer, ptb_words
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "stanford_words.json").read_text("utf-8"))
 

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.errors import InputError
-from diffsound.text.cache import CachedTextEncoder
 from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
-from diffsound.text.features import TextFeatures
+from diffsound.text.features import CachedTextEncoder, TextFeatures
 
 
 class LetterEncoder:
@@ -73,69 +69,9 @@ def test_memory_keeps_the_texts_used_last() -> None:
     assert inner.encoded == ["b"]
 
 
-def test_disk_outlives_the_process(tmp_path: Path) -> None:
-    CachedTextEncoder(LetterEncoder(), tmp_path)(["rain", "dog", ""])
-    inner = LetterEncoder()
-    again = CachedTextEncoder(inner, tmp_path)(["dog", "", "rain"])
-    assert inner.encoded == []
-    assert _same(again, LetterEncoder()(["dog", "", "rain"]))
-
-
-def test_another_encoder_does_not_read_the_entries(tmp_path: Path) -> None:
-    CachedTextEncoder(LetterEncoder(), tmp_path)(["rain"])
-    other = LetterEncoder()
-    other.fingerprint = "letters-2"
-    CachedTextEncoder(other, tmp_path)(["rain"])
-    assert other.encoded == ["rain"]
-
-
-@pytest.mark.parametrize("damage", [b"", b"garbage", "truncated", "wrong shape"])
-def test_damaged_entries_are_made_again(tmp_path: Path, damage: bytes | str) -> None:
-    from safetensors.torch import save_file
-
-    CachedTextEncoder(LetterEncoder(), tmp_path)(["rain"])
-    (entry,) = tmp_path.rglob("*.safetensors")
-    if damage == "truncated":
-        entry.write_bytes(entry.read_bytes()[:-4])
-    elif damage == "wrong shape":
-        save_file({"features": torch.ones(2, 5), "pooled": torch.ones(5)}, entry)
-    else:
-        assert isinstance(damage, bytes)
-        entry.write_bytes(damage)
-    inner = LetterEncoder()
-    assert _same(CachedTextEncoder(inner, tmp_path)(["rain"]), LetterEncoder()(["rain"]))
-    assert inner.encoded == ["rain"]
-    inner.encoded.clear()
-    CachedTextEncoder(inner, tmp_path)(["rain"])
-    assert inner.encoded == []
-
-
-def test_a_disk_that_takes_nothing_only_warns(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    cached = CachedTextEncoder(LetterEncoder(), blocked)
-    with pytest.warns(UserWarning, match="takes no more"):
-        features = cached(["rain"])
-    assert _same(features, LetterEncoder()(["rain"]))
-
-
-def test_threads_share_it(tmp_path: Path) -> None:
-    cached = CachedTextEncoder(LetterEncoder(), tmp_path, max_entries=5)
-    texts = [[f"text {number % 13}", "rain"] for number in range(200)]
-    with ThreadPoolExecutor(8) as pool:
-        for asked, features in zip(texts, pool.map(cached, texts), strict=True):
-            assert _same(features, LetterEncoder()(asked))
-
-
-def test_official_clip_keeps_its_77_positions(clip_folder: Path, tmp_path: Path) -> None:
+def test_official_clip_keeps_its_77_positions(clip_folder: Path) -> None:
     encoder = load_text_encoder(TextEncoderConfig.official_clip(str(clip_folder)))
     direct = encoder(["a dog", "rain"])
-    assert _same(CachedTextEncoder(encoder, tmp_path)(["a dog", "rain"]), direct)
-    assert _same(CachedTextEncoder(encoder, tmp_path)(["a dog", "rain"]), direct)
-
-
-def test_refusals() -> None:
-    with pytest.raises(InputError, match="room for one entry"):
-        CachedTextEncoder(LetterEncoder(), max_entries=0)
-    with pytest.raises(InputError, match="list of one text"):
-        CachedTextEncoder(LetterEncoder())([])
+    cached = CachedTextEncoder(encoder)
+    assert _same(cached(["a dog", "rain"]), direct)
+    assert _same(cached(["a dog", "rain"]), direct)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -363,7 +364,8 @@ def test_continuous_sounds_are_repeated_instead_of_padded(prepared: Path, tiny_c
 def test_a_favoured_data_set_is_drawn_more_often(prepared: Path, tiny_codec: Path) -> None:
     stage = stage_of(prepared, tiny_codec, **{"grids": {"widths": [12]}})
     dataset = stage.loader._loader.dataset.dataset  # type: ignore[attr-defined]
-    dataset.source = lambda clip: "loved" if clip < 3 else "others"
+    record = dataset.record(0)
+    dataset.record = lambda clip: replace(record, source="loved" if clip < 3 else "others")
     sampler = mixed_sampler(dataset, TokenDataConfig(favour={"loved": 3.0}), 0)
     drawn = np.concatenate([sampler.epoch_items(epoch) for epoch in range(40)])
     others = len(dataset.clips) - 3

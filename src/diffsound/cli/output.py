@@ -203,7 +203,7 @@ class Target:
 
     def _beside(self, path: Path) -> list[Path]:
         """The files that a sound at `path` may come with, and itself."""
-        from diffsound.text.scene import MOST_VOICES
+        from diffsound.text.english import MOST_VOICES
 
         pictures = [path.with_suffix(".png")] if self.spectrogram else []
         stems = layer_paths(path, MOST_VOICES) if self.stems else []

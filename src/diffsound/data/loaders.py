@@ -145,12 +145,7 @@ class CurriculumSampler:
     """
 
     def __init__(
-        self,
-        label_counts: Sequence[int],
-        n: int,
-        *,
-        schedule: Schedule = "paper",
-        seed: int = 0,
+        self, label_counts: Sequence[int], n: int, *, schedule: Schedule = "paper", seed: int = 0
     ) -> None:
         """label_counts[i] is the number of labels of item i; n is the n of algorithm 3."""
         if n < 1:

@@ -303,10 +303,7 @@ class SceneMixer:
         return safe, [float(gain) for gain in gains]
 
     def _events(
-        self,
-        moments: Sequence[Sequence[_Voice]],
-        background: _Voice | None,
-        gains: Sequence[float],
+        self, moments: Sequence[Sequence[_Voice]], background: _Voice | None, gains: Sequence[float]
     ) -> tuple[Event, ...]:
         placed = [(voice, number) for number, moment in enumerate(moments) for voice in moment]
         if background:

@@ -30,9 +30,9 @@ from diffsound.evaluation.ptb import Tokenizer, coco_folder, java, tokenize_capt
 from diffsound.evaluation.scene_graph import scene_graph_score
 from diffsound.evaluation.scores import RESAMPLES, Score, bootstrap_mean
 from diffsound.evaluation.sets import Example
+from diffsound.judges.caption_tokenizer import ptb_words
 from diffsound.judges.captioner import Captioner
 from diffsound.judges.ranking import Audible, Ear
-from diffsound.text.ptb import ptb_words
 
 # Every metric, with its name in reports.
 METRICS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from diffsound.errors import DiffsoundError, InputError, MissingExtraError
-from diffsound.text.ptb import PUNCTUATION, ptb_words
+from diffsound.judges.caption_tokenizer import PUNCTUATION, ptb_words
 
 Tokenizer = Literal["auto", "java", "python"]
 

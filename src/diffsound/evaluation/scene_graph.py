@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
+from diffsound.judges.caption_tokenizer import ptb_words
 from diffsound.text import english
-from diffsound.text.ptb import ptb_words
 
 Fact = tuple[str, ...]
 

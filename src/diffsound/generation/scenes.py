@@ -19,7 +19,7 @@ from diffsound.audio.mixing import MOST_GAIN_DB, PEAK, TAIL, decibels, distant, 
 from diffsound.generation.jobs import Job, layer_seed
 from diffsound.generation.sound import Layer, Sound
 from diffsound.model.bundle import Bundle
-from diffsound.text.scene import Voice, read_scene
+from diffsound.text.english import Voice, read_scene
 from diffsound.threads import torch_threads
 
 MIN_SECONDS = 1.0  # of a moment; below it a scene has no room for what it is to hold

@@ -1,4 +1,4 @@
-"""What a text encoder gives: features per token, a mask, one pooled vector per text."""
+"""What a text encoder returns, and a cache in front of one."""
 
 from __future__ import annotations
 
@@ -84,3 +84,34 @@ class TextEncoder(Protocol):
         ...
 
     def __call__(self, texts: Sequence[str]) -> TextFeatures: ...
+
+
+class CachedTextEncoder:
+    """A text encoder in front of another one, giving the same features, on the CPU.
+
+    It keeps the features of the `max_entries` texts used last.
+    """
+
+    def __init__(self, encoder: TextEncoder, max_entries: int = 4096) -> None:
+        self.dim, self.fingerprint = encoder.dim, encoder.fingerprint
+        self._encoder = encoder
+        self._max_entries = max_entries
+        self._kept: dict[str, TextFeatures] = {}  # the text used last is the last key
+
+    def __call__(self, texts: Sequence[str]) -> TextFeatures:
+        """Features of `texts`, encoding only those not kept."""
+        if missing := [text for text in dict.fromkeys(texts) if text not in self._kept]:
+            encoded = self._encoder(missing).to("cpu")
+            for row, text in enumerate(missing):
+                length = int(encoded.mask[row].sum())
+                self._kept[text] = TextFeatures(
+                    encoded.features[[row], :length],
+                    encoded.mask[[row], :length],
+                    encoded.pooled[[row]],
+                )
+        for text in texts:
+            self._kept[text] = self._kept.pop(text)
+        made = TextFeatures.cat([self._kept[text] for text in texts])
+        for text in list(self._kept)[: -self._max_entries]:
+            del self._kept[text]
+        return made

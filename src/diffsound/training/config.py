@@ -131,30 +131,15 @@ class RunConfig(Config):
 FREE_ON_RESUME = frozenset(
     f"train.{key}"
     for key in (
-        "max_steps",
-        "max_epochs",
-        "max_minutes",
-        "checkpoint_steps",
-        "checkpoint_minutes",
-        "keep_last",
-        "validate_steps",
-        "validate_epochs",
-        "patience",
-        "log_steps",
-        "nan_limit",
-        "log",
-        "tensorboard",  # what `log` was once called
+        "max_steps", "max_epochs", "max_minutes", "checkpoint_steps", "checkpoint_minutes",
+        "keep_last", "validate_steps", "validate_epochs", "patience", "log_steps", "nan_limit",
+        "log", "tensorboard",  # what `log` was once called
     )
 ) | {
-    "data.workers",
-    "data.cache",
+    "data.workers", "data.cache",
     # Only for samples.
-    "vocoder",
-    "samples",
-    "samples.clips",
-    "samples.guidance_scale",
-    "samples.num_inference_steps",
-}
+    "vocoder", "samples", "samples.clips", "samples.guidance_scale", "samples.num_inference_steps",
+}  # fmt: skip
 
 # Settings that earlier versions had and this one has not, with the value that changes nothing.
 RETIRED = {"augment.speed_probability": 0.5, "augment.mix_snr_db": [0.0, 15.0]}

@@ -14,7 +14,6 @@ import math
 import re
 import shutil
 import sys
-import tempfile
 import time
 import uuid
 import warnings
@@ -33,7 +32,7 @@ from diffsound.audio.io import write_audio
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.config import flat
 from diffsound.errors import ConfigError, InputError, MissingExtraError
-from diffsound.files import atomic_write, sha256, sync
+from diffsound.files import atomic_folder, atomic_write, sha256
 from diffsound.weights import save_tensors
 
 if TYPE_CHECKING:
@@ -59,29 +58,17 @@ class Checkpoint:
 
 def save_checkpoint(run: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write `RUN/step-…`; a failure leaves the folder as it was."""
-    target = folder_of(run, step)
-    temporary = Path(tempfile.mkdtemp(dir=run, prefix=f".{target.name}-"))
-    try:
+    # A checkpoint of this step can only be one found damaged on resume; it is replaced.
+    with atomic_folder(folder_of(run, step)) as folder:
         for stem, tensors in checkpoint.tensors.items():
-            save_tensors(tensors, temporary / f"{stem}.safetensors")
-        _write_json(temporary / STATE, dict(checkpoint.state))
+            save_tensors(tensors, folder / f"{stem}.safetensors")
+        _write_json(folder / STATE, dict(checkpoint.state))
         files = {
             path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-            for path in sorted(temporary.iterdir())
+            for path in sorted(folder.iterdir())
         }
-        _write_json(temporary / MANIFEST, {"format": FORMAT, "step": step, "files": files})
-        for path in (*temporary.iterdir(), temporary):
-            sync(path)
-        temporary.chmod(0o755)
-        if target.exists():
-            # Only a checkpoint found damaged on resume can be here; this one replaces it.
-            shutil.rmtree(target)
-        temporary.rename(target)
-        sync(run)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return target
+        _write_json(folder / MANIFEST, {"format": FORMAT, "step": step, "files": files})
+    return folder_of(run, step)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
