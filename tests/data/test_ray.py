@@ -26,7 +26,8 @@ def test_ray_gives_the_same_bytes_and_the_plain_error(
     import ray
 
     # One Ray for both parts, since starting one takes seconds.
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init("local", num_cpus=1, **quiet)
     try:
         engines = {"here": SerialEngine(), "ray": RayEngine()}
         for name, engine in engines.items():

@@ -105,7 +105,7 @@ def test_the_paper_preset_has_the_papers_numbers() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("sources=[elsewhere]", "0 training clips with one of 0 labels"),
+        ("sources=[elsewhere]", "no clip with split .train. of elsewhere"),
         ("labels=[tone]", "6 training clips with one of 1 labels"),
         ("labels=[cat, dog]", "0 training clips with one of 2 labels"),
         ("mel.sample_rate=16000", "prepared at 8000 Hz"),

@@ -9,10 +9,10 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -57,106 +57,82 @@ class Clip:
     flac: bytes
 
 
+DerivedT = TypeVar("DerivedT", TokensIndex, TextIndex)
+
+
 @dataclass(frozen=True)
-class DerivedTask:
-    """One shard to make from one shard of clips.
+class Derivation(Generic[DerivedT]):
+    """How `data/<kind>/<fingerprint>` is made, shard by shard, in any process.
 
     load: returns the model, in the process that does the work. make: (model, settings, clips) ->
     the shard's entries (id, {suffix: bytes}) in the clips' order. Both must be picklable.
     """
 
-    kind: Literal["tokens", "text"]
-    number: int
-    clips: ShardInfo
-    clips_folder: str
-    folder: str
-    fingerprint: str
+    data: Path
+    index: DerivedT
     settings: dict[str, Any]
     load: Callable[[], Any]
     make: Callable[[Any, Mapping[str, Any], Iterator[Clip]], Iterator[tuple[str, dict[str, bytes]]]]
 
     @property
-    def plan(self) -> str:
-        """Changes when the clips or the settings change."""
-        described = [self.fingerprint, self.settings, self.clips.sha256]
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    def folder(self) -> Path:
+        return self.data / self.index.kind / self.index.fingerprint
 
+    def begin(self) -> DerivedT:
+        """The index of what is there already; writes an incomplete one if there is none."""
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        found = read_index(type(self.index), self.folder)
+        if found is None:
+            write_index(self.index, self.folder)
+        return found or self.index
 
-DerivedT = TypeVar("DerivedT", TokensIndex, TextIndex)
+    def run(
+        self,
+        shards: Sequence[ShardInfo],
+        engine: MapEngine | None,
+        progress: Callable[[ShardInfo], None] | None,
+    ) -> DerivedT:
+        """Make the shards that are missing; returns the complete index."""
+        made = []
+        for info in (engine or SerialEngine()).map(self.shard, enumerate(shards)):
+            made.append(info)
+            if progress is not None:
+                progress(info)
+        remove_stale(self.folder, self.index.kind, keep=len(shards))
+        index = self.index.model_copy(update={"complete": True, "shards": tuple(made)})
+        write_index(index, self.folder)
+        return index
 
-
-def _derive(
-    data: PreparedData,
-    index: DerivedT,
-    settings: dict[str, Any],
-    load: Callable[[], Any],
-    make: Callable[..., Any],
-    engine: MapEngine | None,
-    progress: Callable[[ShardInfo], None] | None,
-) -> DerivedT:
-    """Make the shards of `data/<kind>/<fingerprint>` that are missing; returns the full index."""
-    out = derived_folder(data, index)
-    tasks = [
-        DerivedTask(
-            kind=index.kind,
-            number=number,
-            clips=shard,
-            clips_folder=str(data.folder),
-            folder=str(out),
-            fingerprint=index.fingerprint,
-            settings=settings,
-            load=load,
-            make=make,
+    def shard(self, numbered: tuple[int, ShardInfo]) -> ShardInfo:
+        """Make the shard of one shard of clips, unless it exists."""
+        number, clips = numbered
+        path = self.folder / shard_name(self.index.kind, number)
+        fingerprint = self.index.fingerprint
+        # Changes when the clips or the settings change.
+        described = json.dumps([fingerprint, self.settings, clips.sha256], sort_keys=True)
+        plan = hashlib.sha256(described.encode()).hexdigest()
+        sidecar = read_sidecar(path)
+        if sidecar is None or sidecar.get("plan") != plan:
+            if fingerprint not in _loaded:
+                _loaded.clear()
+                _loaded[fingerprint] = self.load()
+            with torch_threads(1):
+                entries = self.make(_loaded[fingerprint], self.settings, self._clips(clips))
+                sidecar = write_shard(path, entries, {"plan": plan})
+        return ShardInfo(
+            name=path.name,
+            clips=len(sidecar["members"]),
+            seconds=clips.seconds,
+            bytes=sidecar["bytes"],
+            sha256=sidecar["sha256"],
         )
-        for number, shard in enumerate(data.index.shards)
-    ]
-    if not tasks:
-        raise DataError("the prepared folder has no shards")
-    shards = []
-    for info in (engine or SerialEngine()).map(make_derived_shard, tasks):
-        shards.append(info)
-        if progress is not None:
-            progress(info)
-    remove_stale(out, index.kind, keep=len(tasks))
-    index = index.model_copy(update={"complete": True, "shards": tuple(shards)})
-    write_index(index, out)
-    return index
 
-
-def derived_folder(data: PreparedData, index: TokensIndex | TextIndex) -> Path:
-    """The folder for tokens or text features of a fingerprint; created if it is missing."""
-    folder = data.folder / index.kind / index.fingerprint
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def make_derived_shard(task: DerivedTask) -> ShardInfo:
-    """Make one shard unless it exists."""
-    path = Path(task.folder) / shard_name(task.kind, task.number)
-    sidecar = read_sidecar(path)
-    if sidecar is None or sidecar.get("plan") != task.plan:
-        if task.fingerprint not in _loaded:
-            _loaded.clear()
-            _loaded[task.fingerprint] = task.load()
-        with torch_threads(1):
-            entries = task.make(_loaded[task.fingerprint], task.settings, _clips(task))
-            sidecar = write_shard(path, entries, {"plan": task.plan})
-    return ShardInfo(
-        name=path.name,
-        clips=len(sidecar["members"]),
-        seconds=task.clips.seconds,
-        bytes=sidecar["bytes"],
-        sha256=sidecar["sha256"],
-    )
-
-
-def _clips(task: DerivedTask) -> Iterator[Clip]:
-    folder = Path(task.clips_folder)
-    path = folder / task.clips.name
-    for spans in shard_members(folder, task.clips).values():
-        fields = json.loads(read_span(path, spans["json"]))
-        yield Clip(fields, read_span(path, spans["flac"]))
+    def _clips(self, shard: ShardInfo) -> Iterator[Clip]:
+        path = self.data / shard.name
+        for spans in shard_members(self.data, shard).values():
+            fields = json.loads(read_span(path, spans["json"]))
+            yield Clip(fields, read_span(path, spans["flac"]))
 
 
 # A codec, the mel it was trained on, and its fingerprint, as `model.bundle.load_codec` gives them.
@@ -217,14 +193,11 @@ def tokenize(
         seconds=settings.seconds,
         speed=settings.speed,
     )
-    out = derived_folder(data, index)
-    before = read_index(TokensIndex, out)
-    if before is None:
-        write_index(index, out)
-    else:
-        made = {name: getattr(before, name) for name in TokenizeSettings.model_fields}
-        check_same_settings(made, settings.model_dump(), out)
-    return _derive(data, index, settings.model_dump(), load, token_entries, engine, progress)
+    how = Derivation(data.folder, index, settings.model_dump(), load, token_entries)
+    before = how.begin()
+    made = {name: getattr(before, name) for name in TokenizeSettings.model_fields}
+    check_same_settings(made, how.settings, how.folder)
+    return how.run(data.index.shards, engine, progress)
 
 
 def token_entries(
@@ -328,10 +301,9 @@ def encode_text(
         dim=encoder.dim,
         encoder=dict(encoder_config),
     )
-    out = derived_folder(data, index)
-    if read_index(TextIndex, out) is None:
-        write_index(index, out)
-    return _derive(data, index, {}, load, text_entries, engine, progress)
+    how = Derivation(data.folder, index, {}, load, text_entries)
+    how.begin()
+    return how.run(data.index.shards, engine, progress)
 
 
 def text_entries(

@@ -113,7 +113,7 @@ class RayEngine:
         if started:
             try:
                 ray.init(
-                    address=self.address,
+                    address=self.address or "local",
                     num_cpus=None if self.address else self.workers,
                     include_dashboard=None if self.address else False,
                     log_to_driver=False,
