@@ -23,8 +23,16 @@ from diffsound.errors import BundleError, InputError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.model.backends import networks
 from diffsound.model.bundle import Bundle
-from diffsound.model.onnx_export import OPSET, export_network, export_onnx, quantize
-from diffsound.model.onnx_networks import AnyLength, CodecDecoder, ISTFTNetwork, MelGANNetwork
+from diffsound.model.onnx_export import (
+    OPSET,
+    AnyLength,
+    CodecDecoder,
+    ISTFTNetwork,
+    MelGANNetwork,
+    export_network,
+    export_onnx,
+    quantize,
+)
 from diffsound.model.onnx_runtime import Session
 from diffsound.text.features import TextFeatures
 from diffsound.vocoder import build_vocoder

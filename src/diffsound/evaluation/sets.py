@@ -33,9 +33,9 @@ from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner, load_captioner
 from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.judges.ranking import LikelihoodRanker
+from diffsound.model.backends import usable_device
 from diffsound.model.bundle import BUNDLED, Bundle, resolve
 from diffsound.model.config import CONFIG_FILE
-from diffsound.model.devices import usable_device
 from diffsound.text.clean import clean_prompt
 
 REPORT = "report.json"

@@ -22,8 +22,7 @@ from diffsound.data.soundscape import SceneConfig, SceneMixer
 from diffsound.data.soundscape_text import Heard, Outline, caption_of
 from diffsound.errors import DataError
 from diffsound.files import atomic_write
-from diffsound.judges.caption_tokenizer import PAD, UNKNOWN, CaptionTokenizer
-from diffsound.judges.captioner import Captioner, CaptionerConfig
+from diffsound.judges.captioner import PAD, UNKNOWN, Captioner, CaptionerConfig, CaptionTokenizer
 from diffsound.training.config import RunConfig, Share
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
 from diffsound.training.waves import (

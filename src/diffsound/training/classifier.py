@@ -21,10 +21,10 @@ from diffsound.judges.classifier import (
     BackboneConfig,
     Classifier,
     ClassifierConfig,
+    MelceptionConfig,
     average_precision,
     top_k_accuracy,
 )
-from diffsound.judges.melception import MelceptionConfig
 from diffsound.judges.resnet import MIN_FRAMES, ResNetConfig
 from diffsound.training.config import RunConfig
 from diffsound.training.stage import Batch, Moment, Player, Stage, Turn
