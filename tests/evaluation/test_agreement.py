@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diffsound.evaluation.agreement import agreement
-from diffsound.evaluation.paper_tables import PaperTable, Row
-from diffsound.evaluation.scores import Score
+from diffsound.evaluation.metrics import Score
+from diffsound.evaluation.paper_tables import PaperTable, Row, agreement
 
 
 def table(*paper: float | None, metric: str = "FID") -> PaperTable:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.evaluation.scene_graph import scene_graph, scene_graph_score
+from diffsound.evaluation.spice import scene_graph, scene_graph_score
 
 
 def graph(text: str) -> set[tuple[str, ...]]:

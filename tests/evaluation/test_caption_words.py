@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffsound.errors import DataError, InputError
-from diffsound.evaluation import ptb
+from diffsound.evaluation import spice
 from diffsound.judges.captioner import END, PAD, START, UNKNOWN, CaptionTokenizer
 from diffsound.text.ptb import ptb_words
 
@@ -31,20 +31,20 @@ def test_any_text_gives_words_without_spaces(text: str) -> None:
 
 def test_the_reference_tokenizer_runs_where_there_is_java() -> None:
     captions = [item["caption"] for item in GOLDEN[:40]] + ["", "two\nlines"]
-    if ptb.java() is None:
+    if spice.java() is None:
         with pytest.raises(InputError, match="needs Java"):
-            ptb.tokenize_captions(captions, "java")
+            spice.tokenize_captions(captions, "java")
         return
     expected = [item["words"] for item in GOLDEN[:40]] + ["", "two lines"]
-    assert ptb.tokenize_captions(captions, "java") == expected
+    assert spice.tokenize_captions(captions, "java") == expected
 
 
 def test_without_java_the_words_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert ptb.java() is None
-    assert ptb.tokenize_captions(["A dog's bark!"]) == ["a dog 's bark"]
+    assert spice.java() is None
+    assert spice.tokenize_captions(["A dog's bark!"]) == ["a dog 's bark"]
     with pytest.raises(InputError, match="tokenizer='python'"):
-        ptb.tokenize_captions(["a"], "java")
+        spice.tokenize_captions(["a"], "java")
 
 
 def test_numbers_words_by_how_often_they_are_said() -> None:

@@ -15,7 +15,7 @@ import spice_stub
 from diffsound.errors import DiffsoundError, InputError
 from diffsound.evaluation import spice
 from diffsound.evaluation.captions import CaptionScore, CiderD, caption_scores
-from diffsound.evaluation.ptb import java
+from diffsound.evaluation.spice import java
 
 SAID = [
     "a dog barks loudly",

@@ -13,9 +13,8 @@ import pytest
 from diffsound.data.shards import PreparedData
 from diffsound.decoder.diffusion import timesteps_for
 from diffsound.errors import ConfigError, DataError, InputError
-from diffsound.evaluation.paper_tables import paper_table
-from diffsound.evaluation.scores import Score
-from diffsound.evaluation.table_output import as_csv, markdown
+from diffsound.evaluation.metrics import Score
+from diffsound.evaluation.paper_tables import as_csv, markdown, paper_table
 from diffsound.evaluation.tables import TableConfig, make_table
 from diffsound.model.bundle import Bundle
 

@@ -32,8 +32,8 @@ from pydantic import Field
 from diffsound.audio.io import read_audio
 from diffsound.config import Config, parse_config
 from diffsound.errors import ConfigError, DataError, DiffsoundError, InputError
+from diffsound.evaluation.metrics import LEVEL, RESAMPLES, Interval
 from diffsound.evaluation.pages import audio_url
-from diffsound.evaluation.scores import LEVEL, RESAMPLES, Interval
 from diffsound.evaluation.sets import common_texts, make_folder, write_json
 from diffsound.files import atomic_write
 from diffsound.html import render, write_page

@@ -22,10 +22,10 @@ import numpy as np
 from diffsound.data.shards import PreparedData
 from diffsound.data.sources import SourceReport, open_source
 from diffsound.errors import DataError, DiffsoundError, InputError, MissingExtraError
-from diffsound.evaluation.distances import frechet_distance, moments
+from diffsound.evaluation.checks import TOP, hits, label_counts
 from diffsound.evaluation.ears import OutsideEar, load_ear
 from diffsound.evaluation.features import DataClip, FeatureCache, FileClip, ScoredClip, content_key
-from diffsound.evaluation.scores import TOP, Score, hits, label_counts, mean_score
+from diffsound.evaluation.metrics import Score, frechet_distance, mean_score, moments
 from diffsound.evaluation.sets import Progress
 
 FRECHET = "Fréchet distance"

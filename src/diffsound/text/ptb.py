@@ -1,7 +1,7 @@
 """Words of a caption as the published caption metrics count them: Penn Treebank tokens, lower
 case, punctuation left out.
 
-The reference is Stanford's tokenizer, a Java program (`evaluation/ptb.py`); `ptb_words` gives the
+The reference is Stanford's tokenizer, a Java program (`evaluation/spice.py`); `ptb_words` gives the
 same words for the kind of text captions are, without Java.
 """
 
