@@ -46,7 +46,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/data/test_curriculum.py",
     ),
     "evaluation/metrics.py": ("tests/evaluation/test_metrics.py",),
-    "evaluation/compare.py": ("tests/evaluation/test_compare.py",),
+    "evaluation/compare.py": ("tests/evaluation/test_compare.py", "tests/evaluation/test_study.py"),
     "evaluation/captions.py": (
         "tests/evaluation/test_ranking.py",
         "tests/evaluation/test_captions.py",

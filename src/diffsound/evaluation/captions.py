@@ -137,12 +137,11 @@ def caption_comparison(
     found = caption_scores(said, truth, metrics=metrics, corenlp=corenlp)
     scores = {}
     for name, one in found.items():
-        label = METRICS[name]
+        low = high = None
         if one.value is not None and name in _MEANS:
-            each = np.array(one.each)
-            scores[label] = mean_score(label, each, groups=of, resamples=resamples)
-        else:
-            scores[label] = Score(label, one.value, "higher", note=one.reason)
+            each = mean_score(name, np.array(one.each), groups=of, resamples=resamples)
+            low, high = each.low, each.high
+        scores[METRICS[name]] = Score(METRICS[name], one.value, "higher", low, high, one.reason)
     return scores
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from diffsound.audio.io import encode_audio, read_audio
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.spectrogram import spectrogram_image
-from diffsound.errors import InputError
-from diffsound.evaluation.sets import Example, common_texts, new_figure, read_examples
+from diffsound.errors import InputError, MissingExtraError
+from diffsound.evaluation.sets import Example, common_texts, read_examples
 from diffsound.files import atomic_write
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.unfinished import unfinished_mel
@@ -120,6 +120,15 @@ def denoising(
     return _save(
         pictures[0], path, save_all=True, append_images=pictures[1:], duration=times, loop=0
     )
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure of this size in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "eval") from error
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def confusion_figure(

@@ -19,7 +19,8 @@ from pydantic import Field, PositiveInt, model_validator
 from diffsound.config import Config
 from diffsound.errors import InputError
 from diffsound.evaluation.metrics import Score
-from diffsound.evaluation.sets import new_figure, write_json
+from diffsound.evaluation.pages import new_figure
+from diffsound.evaluation.sets import write_json
 from diffsound.files import atomic_write
 
 

@@ -26,7 +26,7 @@ import torch
 import diffsound
 from diffsound.audio.io import fit_length, read_audio, resample, write_audio
 from diffsound.data.shards import PreparedData
-from diffsound.errors import DataError, InputError, MissingExtraError
+from diffsound.errors import DataError, InputError
 from diffsound.files import atomic_write, sha256
 from diffsound.generation.jobs import Job
 from diffsound.generation.pipeline import TextToSound
@@ -345,15 +345,6 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot create the folder {folder}: {error.strerror}") from error
     return folder
-
-
-def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure of this size in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "eval") from error
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _missing(
