@@ -47,7 +47,7 @@ def test_pairs_are_counted(
     assert f"the order {verdict}" in str(found)
 
 
-def test_higher_may_be_better() -> None:
+def test_pairs_are_counted_when_higher_is_better() -> None:
     (found,) = agreement(
         table(0.1, 0.3, metric="CIDEr"), scores(1.0, 2.0, better="higher", metric="CIDEr")
     )

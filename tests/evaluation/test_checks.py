@@ -69,7 +69,7 @@ def test_faults_are_found() -> None:
     assert measure(np.ones(2, dtype=np.float32)).silence == 0.0
 
 
-def test_a_sound_that_is_cut_is_told_from_one_that_dies_away() -> None:
+def test_a_cut_sound_is_distinguished_from_one_that_fades() -> None:
     time = np.arange(2 * RATE) / RATE
     assert not measure(noise() * np.exp(-6 * time).astype(np.float32)).cut
     cut = noise()

@@ -233,7 +233,7 @@ def test_fid_of_diagonal_gaussians_has_a_closed_form() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 100])
-def test_a_set_has_no_distance_to_itself(count: int) -> None:
+def test_the_distance_of_a_set_to_itself_is_zero(count: int) -> None:
     found = moments(features(0, count, 20))
     assert frechet_distance(found, found) == pytest.approx(0, abs=1e-6)
 

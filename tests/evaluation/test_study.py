@@ -52,7 +52,7 @@ def test_another_sound_has_the_level_asked_for_and_the_waves_length() -> None:
     np.testing.assert_allclose(disturbed, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_is_added_to_nothing_but_noise_to_silence() -> None:
+def test_silence_gets_noise_at_minus_60_db_and_no_silent_sound() -> None:
     silence = np.zeros(4000, np.float32)
     rng = np.random.default_rng(0)
     assert add_sound(silence, silence, 0.0) is silence

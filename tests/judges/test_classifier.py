@@ -60,7 +60,7 @@ def test_melception_keeps_resolution_without_the_max_pools(melception: Classifie
     assert last.shape[1:] == (2048, 8, 13)
 
 
-def test_melceptions_side_head_speaks_in_training_only() -> None:
+def test_melceptions_side_head_is_used_in_training_only() -> None:
     config = ClassifierConfig(labels=("a", "b"), backbone=MelceptionConfig(auxiliary=0.4))
     classifier = Classifier(config)
     mel = torch.rand(2, 80, 40)
@@ -70,7 +70,7 @@ def test_melceptions_side_head_speaks_in_training_only() -> None:
     assert classifier.eval()(mel).side_logits is None
 
 
-def test_the_small_one_is_small_and_its_features_narrow() -> None:
+def test_the_resnet_has_two_to_four_million_parameters_and_256_features() -> None:
     classifier = Classifier(ClassifierConfig(labels=tuple(f"label {i}" for i in range(50))))
     assert 2e6 < parameters(classifier) < 4e6
     assert classifier.feature_dim == 256
@@ -122,7 +122,7 @@ def test_standardisation_makes_level_and_spread_of_bands_irrelevant(classifier: 
         )
 
 
-def test_a_constant_band_is_not_blown_up(classifier: Classifier) -> None:
+def test_a_constant_band_stays_finite(classifier: Classifier) -> None:
     made = Classifier(classifier.config)
     made.standardise_by(torch.zeros(32), torch.zeros(32))
     assert made.std.min() == pytest.approx(1e-3)
@@ -143,14 +143,14 @@ def test_mels_of_another_front_end_are_refused_by_name(classifier: Classifier) -
         )
 
 
-def test_probabilities_exclude_each_other_or_not(classifier: Classifier) -> None:
+def test_probabilities_are_a_softmax_or_sigmoids(classifier: Classifier) -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]])
     torch.testing.assert_close(classifier.probabilities(logits), logits.softmax(1))
     config = classifier.config.model_copy(update={"multi_label": True})
     torch.testing.assert_close(Classifier(config).probabilities(logits), logits.sigmoid())
 
 
-def test_comes_back_from_disk_the_same(classifier: Classifier, tmp_path: Path) -> None:
+def test_a_classifier_survives_a_round_trip(classifier: Classifier, tmp_path: Path) -> None:
     config = classifier.config.model_dump(mode="json")
     write_export(tmp_path, "classifier", config, classifier.state_dict(), step=1, metrics={})
     loaded = load_classifier(tmp_path)
@@ -173,7 +173,7 @@ def test_half_precision_keeps_the_fingerprint_and_nearly_the_logits(
     torch.testing.assert_close(halved(mel).logits, classifier(mel).logits, rtol=0.02, atol=0.02)
 
 
-def test_another_classifier_has_another_name(classifier: Classifier) -> None:
+def test_different_weights_have_different_fingerprints(classifier: Classifier) -> None:
     other = Classifier(classifier.config)
     other.load_state_dict(classifier.state_dict())
     other.mean += 0.1

@@ -115,7 +115,7 @@ def test_same_sound_from_both_backends(exported: Path) -> None:
         assert np.array_equal(a.tokens, b.tokens)
 
 
-def test_takes_are_chosen_on_the_way_as_by_torch(tmp_path: Path) -> None:
+def test_early_choice_matches_torch(tmp_path: Path) -> None:
     folder = bundle_with_rows_in_turn().save_pretrained(tmp_path / "in-turn")
     export_onnx(Bundle.from_pretrained(folder), folder)
     seen: list[Tensor] = []

@@ -25,7 +25,6 @@ from diffsound.evaluation.features import ScoredClip
 from diffsound.evaluation.metrics import RESAMPLES, Score, mean_score
 from diffsound.evaluation.sets import Example
 from diffsound.evaluation.spice import (
-    Tokenizer,
     coco_folder,
     corenlp_folder,
     java,
@@ -73,7 +72,6 @@ def caption_scores(
     references: Sequence[Sequence[str]],
     *,
     metrics: Sequence[str] = tuple(METRICS),
-    tokenizer: Tokenizer = "auto",
     corenlp: str | Path | None = None,
 ) -> dict[str, CaptionScore]:
     """Score each candidate against its references, for every metric asked for.
@@ -86,7 +84,7 @@ def caption_scores(
     scores: dict[str, CaptionScore] = {}
     if wanted - {"spice", "scene_graph"}:
         coco_folder()
-        said, truth = _tokenized(candidates, references, tokenizer)
+        said, truth = _tokenized(candidates, references)
         for name, scorer in _scorers(wanted).items():
             scores |= _run(name, scorer, truth, said)
         if "meteor" in wanted:
@@ -168,11 +166,11 @@ def _check(
 
 
 def _tokenized(
-    candidates: Sequence[str], references: Sequence[Sequence[str]], tokenizer: Tokenizer
+    candidates: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[Captions, Captions]:
     """As pycocoevalcap takes them, all in one go because starting Java takes a second."""
     flat = [*candidates, *(reference for truth in references for reference in truth)]
-    words = iter(tokenize_captions(flat, tokenizer))
+    words = iter(tokenize_captions(flat))
     said = {number: [next(words)] for number in range(len(candidates))}
     truth = {number: [next(words) for _ in found] for number, found in enumerate(references)}
     return said, truth

@@ -254,12 +254,12 @@ class Probe:
         value = principal_frechet(vectors, reference)
         return found | {FRECHET: Score(FRECHET, value, "lower", note=note)}
 
-    def real_figures(self, seed: int = 0) -> dict[str, Score]:
+    def real_figures(self) -> dict[str, Score]:
         """The same of the real clips held back, with the distance to those it was fitted on."""
         vectors, labels = (of[self.real.reference] for of in (self.real.vectors, self.real.labels))
         places = self.places(labels.tolist())
         known = places >= 0
-        return self.figures(vectors[known], places[known], self.real.vectors[self.real.fit], seed)
+        return self.figures(vectors[known], places[known], self.real.vectors[self.real.fit])
 
 
 def principal_frechet(sounds: np.ndarray, reference: np.ndarray) -> float:
