@@ -4,9 +4,8 @@
 
 One guided evaluation of the decoder's network, the codec decoder and the vocoder, each alone, as
 ratios to torch in the same run. `--cpu-time` counts processor time instead of wall time, for a
-machine that is busy with other things. Without a bundle it takes one of the bundled model's size
-with random weights, which costs the same. At the end it says which backend makes a whole sound
-faster, and whether the default is that one. `--quick` only shows that it works.
+machine that is busy with other things. At the end it names the backend that makes a whole sound
+fastest, and the bundle's default. `--quick` only shows that it works.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from diffsound.model.bundle import Bundle
 from diffsound.model.onnx_export import export_onnx
 from diffsound.model.onnx_runtime import Session, SessionPredictor
 from diffsound.text.features import TextFeatures
-from small_bundle import small_bundle
 
 GUIDANCE = 3.0
 
@@ -57,8 +55,7 @@ def main() -> None:
         arguments.seconds, arguments.repeats = 1.0, 2
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
-        made = arguments.bundle is None
-        bundle = small_bundle() if made else Bundle.from_pretrained(arguments.bundle)
+        bundle = Bundle.from_pretrained(arguments.bundle)
         report = measure(bundle, Path(folder), arguments.seconds, arguments.repeats, clock)
     kind = "processor" if arguments.cpu_time else "wall"
     print(f"{arguments.seconds:g} s of sound, {torch.get_num_threads()} threads, {kind} time")

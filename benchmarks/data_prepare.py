@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from common import check
 from diffsound.data.clip import PrepareSettings
 from diffsound.data.engines import MapEngine, SerialEngine, available_cores, make_engine
 from diffsound.data.prepare import PrepareResult, prepare
 from diffsound.data.sources import open_source
-from target import check
 
 AUDIOSET_HOURS = 5300
 CLIP_SECONDS = 10.0

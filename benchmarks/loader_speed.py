@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
+from common import check
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
@@ -28,7 +29,6 @@ from diffsound.data.datasets import AugmentConfig, ClipData, WaveDataset
 from diffsound.data.loaders import ClipDataset, EpochLoader, ShuffledSampler
 from diffsound.data.record import AudioLocation, Record
 from diffsound.data.shards import PreparedData
-from target import check
 
 RATE = 22050
 MOST_WAITING = 0.05  # of training; below it a faster loader would not be noticed

@@ -16,10 +16,10 @@ import time
 
 import torch
 
+from common import check
 from diffsound.decoder import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.text.features import TextFeatures
-from target import check
 
 TEXT_TOKENS = 77
 

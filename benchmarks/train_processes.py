@@ -15,9 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from common import CONFIGS, check, synthetic_data, untrained_codec
 from diffsound.training.run_files import read_log
-from target import check
-from train_common import CONFIGS, synthetic_data, untrained_codec
 
 LAUNCH = (
     "import sys; from diffsound.training.runs import train; train(*sys.argv[1:5], sys.argv[5:])"

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from common import CONFIGS, check, synthetic_data, untrained_codec
 from diffsound.config import load_config
 from diffsound.data.shards import PreparedData
 from diffsound.training.decoder import DecoderRun
@@ -29,8 +30,6 @@ from diffsound.training.engine import make_accelerator
 from diffsound.training.loop import Trainer
 from diffsound.training.runs import build_stage
 from diffsound.training.stage import Moment
-from target import check
-from train_common import CONFIGS, synthetic_data, untrained_codec
 
 aten = torch.ops.aten
 Pair = tuple[tuple[int, ...], tuple[int, ...]]

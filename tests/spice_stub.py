@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 from diffsound.evaluation import spice
-from diffsound.evaluation.ptb import coco_folder
+from diffsound.evaluation.spice import coco_folder
 
 JAVAC = shutil.which("javac")
 

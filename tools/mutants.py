@@ -45,8 +45,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/data/test_samplers.py",
         "tests/data/test_curriculum.py",
     ),
-    "evaluation/distances.py": ("tests/evaluation/test_distances.py",),
-    "evaluation/compare.py": ("tests/evaluation/test_compare.py",),
+    "evaluation/metrics.py": ("tests/evaluation/test_metrics.py",),
+    "evaluation/compare.py": ("tests/evaluation/test_compare.py", "tests/evaluation/test_study.py"),
     "evaluation/captions.py": (
         "tests/evaluation/test_ranking.py",
         "tests/evaluation/test_captions.py",

@@ -14,7 +14,7 @@ from attack_support import attack, survives
 from diffsound.batch.manifest import is_made, read_manifest
 from diffsound.batch.rows import read_requests
 from diffsound.config import load_config
-from diffsound.evaluation.prompts import read_prompts
+from diffsound.evaluation.recognise import read_prompts
 from diffsound.training.codec import CodecRun
 
 YAML = st.recursive(

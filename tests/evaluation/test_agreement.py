@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diffsound.evaluation.agreement import agreement
-from diffsound.evaluation.paper_tables import PaperTable, Row
-from diffsound.evaluation.scores import Score
+from diffsound.evaluation.metrics import Score
+from diffsound.evaluation.paper_tables import PaperTable, Row, agreement
 
 
 def table(*paper: float | None, metric: str = "FID") -> PaperTable:
@@ -48,7 +47,7 @@ def test_pairs_are_counted(
     assert f"the order {verdict}" in str(found)
 
 
-def test_higher_may_be_better() -> None:
+def test_pairs_are_counted_when_higher_is_better() -> None:
     (found,) = agreement(
         table(0.1, 0.3, metric="CIDEr"), scores(1.0, 2.0, better="higher", metric="CIDEr")
     )

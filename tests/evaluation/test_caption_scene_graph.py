@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.evaluation.scene_graph import scene_graph, scene_graph_score
+from diffsound.evaluation.spice import scene_graph, scene_graph_score
 
 
 def graph(text: str) -> set[tuple[str, ...]]:
@@ -52,7 +52,7 @@ def test_reads(caption: str, facts: str) -> None:
     assert scene_graph(caption) == graph(facts)
 
 
-def test_the_same_said_otherwise_is_the_same() -> None:
+def test_paraphrases_have_the_same_graph() -> None:
     assert scene_graph_score("kids are laughing", ["a child laughs"]) == 1.0
     assert scene_graph_score("A motorbike revs", ["a motorcycle accelerating"]) == 1.0
 
@@ -65,7 +65,7 @@ def test_the_score_by_hand() -> None:
     assert scene_graph_score("a dog barks", both) == pytest.approx(2 * 3 / (3 + 5))
 
 
-def test_nothing_in_common_is_nothing() -> None:
+def test_captions_without_common_facts_score_zero() -> None:
     assert scene_graph_score("rain on a roof", ["a dog barks"]) == 0.0
     assert scene_graph_score("", ["a dog barks"]) == 0.0
     assert scene_graph_score("a dog barks", [""]) == 0.0
@@ -81,7 +81,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=14).map(" ".join), st.lists(WORDS, max_size=14).map(" ".join))
-def test_any_words_are_read(first: str, second: str) -> None:
+def test_any_words_can_be_read(first: str, second: str) -> None:
     score = scene_graph_score(first, [second])
     assert 0.0 <= score <= 1.0
     assert score == scene_graph_score(second, [first])
@@ -90,5 +90,5 @@ def test_any_words_are_read(first: str, second: str) -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_read(text: str) -> None:
+def test_any_text_can_be_read(text: str) -> None:
     assert scene_graph_score(text, [text]) == 1.0

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from diffsound.errors import InputError
-from diffsound.evaluation.figures import denoising, figure_of_runs, side_by_side
+from diffsound.evaluation.pages import denoising, figure_of_runs, side_by_side
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.unfinished import unfinished_mel
 from listening_support import make_runs
@@ -20,9 +20,9 @@ def test_columns_and_rows(tmp_path: Path) -> None:
     """A bright mel is drawn where its row and column meet; a missing one leaves the paper white."""
     bright, dark = np.ones((8, 20)), np.zeros((8, 20))
     rows = [("a dog – barks", {"real": bright, "ours": dark}), ("rain", {"ours": bright})]
-    with Image.open(side_by_side(tmp_path / "six.png", rows, cell=(50, 40))) as picture:
+    with Image.open(side_by_side(tmp_path / "six.png", rows)) as picture:
         middle = [
-            [picture.getpixel((10 + 60 * column + 25, 46 + 68 * row + 20)) for column in (0, 1)]
+            [picture.getpixel((160 + 310 * column, 106 + 148 * row)) for column in (0, 1)]
             for row in (0, 1)
         ]
     assert middle == [[(252, 253, 191), (0, 0, 4)], [(255, 255, 255), (252, 253, 191)]]

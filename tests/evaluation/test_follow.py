@@ -13,20 +13,23 @@ from typer.testing import CliRunner
 
 from diffsound.audio.io import read_audio
 from diffsound.cli.evaluate import app
+from diffsound.config import parse_config
 from diffsound.data.captions import phrase_table
 from diffsound.errors import ConfigError, DataError
 from diffsound.evaluation.checks import third_octaves, tilt
 from diffsound.evaluation.features import WaveClip
 from diffsound.evaluation.follow import (
+    JOINS,
     FollowSettings,
     HeardWindows,
+    TwoEvents,
     Verdict,
     follow,
+    joined,
     judge,
     listen,
-    parse_settings,
+    make_tasks,
 )
-from diffsound.evaluation.prompts import JOINS, TwoEvents, joined, make_tasks
 from diffsound.judges.classifier import Classifier
 from metric_support import RATE, sound
 
@@ -160,4 +163,4 @@ def test_data_without_two_classes_is_refused(
     with pytest.raises(DataError, match="two events need two classes"):
         follow(tiny_folder, sound_data, tmp_path / "out", SETTINGS, classifier=classifier_run)
     with pytest.raises(ConfigError, match="seconds"):
-        parse_settings({"seconds": 1.0})
+        parse_config(FollowSettings, {"seconds": 1.0})

@@ -12,11 +12,11 @@ from playwright.sync_api import Page
 
 from browser_support import HOSTILE, assert_inert, open_page
 from diffsound.audio.io import write_audio
-from diffsound.evaluation.figures import confusion_figure
 from diffsound.evaluation.listening import build_test
 from diffsound.evaluation.pages import (
     CLEANLINESS,
     ROWS,
+    confusion_figure,
     write_evaluation,
     write_follow,
     write_recognition,

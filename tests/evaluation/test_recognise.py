@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from diffsound.cli.evaluate import app
+from diffsound.config import parse_config
 from diffsound.data.captions import phrase_table
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.evaluation.ears import load_ear
-from diffsound.evaluation.prompts import read_prompts
-from diffsound.evaluation.recognise import RecogniseSettings, parse_settings, recognise
+from diffsound.evaluation.recognise import RecogniseSettings, read_prompts, recognise
 from ear_support import onnx_ear
 from metric_support import RATE, sound
 
@@ -214,7 +214,7 @@ def test_bad_prompts_and_empty_splits_are_reported(
             classifier=classifier_run, prompts=prompts,
         )  # fmt: skip
     with pytest.raises(ConfigError, match="keep 2 is more than the 1 candidates"):
-        parse_settings({"keep": 2})
+        parse_config(RecogniseSettings, {"keep": 2})
     for text, message in (
         ("dog: bark", "'dog' must have a list"),
         ("dog: []", "'dog' must have a list"),

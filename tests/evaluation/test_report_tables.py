@@ -13,9 +13,8 @@ import pytest
 from diffsound.data.shards import PreparedData
 from diffsound.decoder.diffusion import timesteps_for
 from diffsound.errors import ConfigError, DataError, InputError
-from diffsound.evaluation.paper_tables import paper_table
-from diffsound.evaluation.scores import Score
-from diffsound.evaluation.table_output import as_csv, markdown
+from diffsound.evaluation.metrics import Score
+from diffsound.evaluation.paper_tables import as_csv, markdown, paper_table
 from diffsound.evaluation.tables import TableConfig, make_table
 from diffsound.model.bundle import Bundle
 
@@ -151,7 +150,7 @@ def test_strides_are_the_papers() -> None:
     assert steps["25-25"].stride_of(25) == 1
 
 
-def test_the_papers_figures_agree_among_tables() -> None:
+def test_figures_printed_in_two_tables_agree() -> None:
     """The same model stands in several tables; a slip in copying them would show."""
     best = (9.76, 4.21, 0.103, 0.36)
     for number, name in (
@@ -169,7 +168,7 @@ def test_the_papers_figures_agree_among_tables() -> None:
     ]
 
 
-def test_what_is_not_available_is_said() -> None:
+def test_unavailable_scores_are_named_in_the_table() -> None:
     table = paper_table(6)
     rows = {"plain": {"FID": Score("FID", None, "lower", note="needs 300 clips")}}
     text = markdown(6, table, rows, {"examples": 5, "texts": 5, "samples_per_text": 1})

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from diffsound.audio.io import read_audio
+from diffsound.config import parse_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError, InputError
-from diffsound.evaluation.run import EvaluationSettings, evaluate, parse_settings
+from diffsound.evaluation.run import EvaluationSettings, evaluate
 from diffsound.evaluation.sets import choose_examples, read_examples, sample_seed
 from diffsound.generation.pipeline import TextToSound
 
@@ -133,10 +134,10 @@ def test_rows_follow_the_path_that_ships(
 
 
 def test_caption_metrics_are_chosen_by_name() -> None:
-    chosen = parse_settings({"caption_metrics": ["bleu_4", "meteor"]})
+    chosen = parse_config(EvaluationSettings, {"caption_metrics": ["bleu_4", "meteor"]})
     assert chosen.caption_metrics == ("bleu_4", "meteor")
     with pytest.raises(ConfigError, match="unknown metric 'spider'"):
-        parse_settings({"caption_metrics": ["spider"]})
+        parse_config(EvaluationSettings, {"caption_metrics": ["spider"]})
 
 
 def test_examples_are_drawn_by_the_seed(sound_data: Path) -> None:

@@ -10,11 +10,11 @@ import torch
 
 import diffsound
 from diffsound.errors import InputError
-from diffsound.evaluation.checks import seam
 from diffsound.generation.jobs import Job
 from diffsound.generation.loops import close, cross_fade, seam_known, wrapped
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.scenes import mix, plan_scene
+from seam_support import seam
 
 RATE = 22050
 
@@ -133,3 +133,31 @@ def test_an_edit_is_no_loop(pipeline: TextToSound) -> None:
     (longer,) = pipeline.extend(loop, "rain", 0.5, seed=1)
     kept = len(loop.wave) - round(0.02 * RATE) - 1
     assert np.array_equal(longer.wave[:kept], loop.wave[:kept])
+
+
+def test_a_seam_that_is_a_place_like_any_other() -> None:
+    worst = [seam(noise(32000, seed), 16000).worst for seed in range(20)]
+    assert np.median(worst) < 1
+    assert max(worst) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [("fade", "dip"), ("louder", "level"), ("duller", "spectrum"), ("phase", "jump")],
+)
+def test_a_seam_shows_its_fault(fault: str, name: str) -> None:
+    wave = noise(32000)
+    share = np.arange(len(wave)) / len(wave)
+    if fault == "fade":
+        wave[:64] *= np.linspace(0, 1, 64)
+        wave[-64:] *= np.linspace(1, 0, 64)
+    elif fault == "louder":
+        wave *= 10 ** (share / 2)
+    elif fault == "duller":
+        dull = np.convolve(wave, np.ones(8) / 8**0.5, mode="same")
+        wave = (np.sqrt(1 - share) * wave + np.sqrt(share) * dull).astype(np.float32)
+    else:
+        wave = 0.001 * wave + np.sin(2 * np.pi * 440.25 * 2 * share).astype(np.float32)
+    found = seam(wave, 16000)
+    assert getattr(found, name) == found.worst
+    assert found.worst > 1.5

@@ -69,7 +69,7 @@ def test_judges_survive_a_round_trip(judged: Path, classifier_run: Path, tmp_pat
     assert (judged / "classifier" / "model.safetensors").stat().st_size < 0.75 * whole
 
 
-def test_inspect_and_verify_know_them(judged: Path, tmp_path: Path) -> None:
+def test_inspect_and_verify_cover_the_judges(judged: Path, tmp_path: Path) -> None:
     assert describe(judged)["classifier"]["parameters"] > 1000
     shown = CliRunner().invoke(app, ["inspect", str(judged)]).output
     assert "captioner  parameters" in shown

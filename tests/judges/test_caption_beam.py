@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from diffsound.errors import InputError
-from diffsound.judges.beam import beam_search, greedy_search
+from diffsound.judges.captioner import beam_search
 
 START, END, WORDS = 0, 1, 4
 
@@ -87,21 +87,6 @@ def test_a_narrow_beam_gives_true_scores_in_order(seed: int, beams: int) -> None
     assert scores == sorted(scores, reverse=True)
     for row, score in zip(found.numbers[0].tolist(), scores, strict=True):
         assert math.isclose(truth[(*row[: row.index(END)], END)], score, rel_tol=1e-9)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6))
-def test_greedy_takes_the_likeliest_word(seed: int) -> None:
-    found = greedy_search(Table(seed, 3), 3, start=START, end=END, longest=6)
-    table = Table(seed, 1)
-    for item, said in enumerate(found.tolist()):
-        row: tuple[int, ...] = (item, START)
-        for word in said:
-            if row[-1] == END:
-                assert word == END
-            else:
-                assert word == int(table.log_probs(row).argmax())
-                row = (*row, word)
 
 
 def test_no_beam_is_refused() -> None:

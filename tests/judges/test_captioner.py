@@ -7,13 +7,16 @@ import torch
 from torch import nn
 
 from diffsound.errors import BundleError, InputError
-from diffsound.judges.beam import beam_search
-from diffsound.judges.caption_tokenizer import END, PAD, START, UNKNOWN
 from diffsound.judges.captioner import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
     Captioner,
     CaptionerConfig,
     WordsConfig,
     _Sentences,
+    beam_search,
     load_captioner,
 )
 from diffsound.judges.captioner_encoder import ConvConfig, PatchConfig, sinusoids
@@ -77,7 +80,7 @@ def test_positions_begin_anywhere_in_training_only() -> None:
     assert any(not torch.allclose(heard[0], other) for other in heard)
 
 
-def test_words_do_not_know_what_follows_them() -> None:
+def test_a_words_logits_ignore_later_words() -> None:
     captioner, mel = make(), torch.rand(1, 20, 16)
     logits = captioner(mel, torch.tensor([[START, 4, 5, 6]]))
     other = captioner(mel, torch.tensor([[START, 4, 7, 8]]))
@@ -115,9 +118,6 @@ def test_captions_do_not_depend_on_their_batch() -> None:
     captioner, mel = make(seed=3), torch.rand(4, 20, 24)
     together = captioner.caption(mel)
     assert together == [captioner.caption(one[None])[0] for one in mel]
-    assert captioner.caption(mel, beams=1) == [
-        captioner.caption(one[None], beams=1)[0] for one in mel
-    ]
 
 
 def test_likelihood_is_the_mean_over_words_and_end() -> None:
@@ -149,7 +149,7 @@ def test_a_long_text_is_judged_by_its_beginning() -> None:
     )
 
 
-def test_the_deaf_hear_the_same_whatever_sounds() -> None:
+def test_deaf_items_do_not_depend_on_the_sound() -> None:
     captioner = make()
     numbers = torch.tensor([[START, 4, 5]] * 2)
     logits = captioner(torch.rand(2, 20, 16), numbers, torch.tensor([True, True]))
@@ -168,12 +168,12 @@ def test_every_weight_learns() -> None:
     assert not still
 
 
-def test_as_many_texts_as_sounds() -> None:
+def test_every_sound_needs_its_own_text() -> None:
     with pytest.raises(InputError, match="2 sounds need as many texts, not 1"):
         make().log_likelihood(torch.rand(2, 20, 16), ["a dog"])
 
 
-def test_is_stored_and_read_again(tmp_path) -> None:
+def test_a_captioner_survives_a_round_trip(tmp_path) -> None:
     captioner, mel = make(), torch.rand(2, 20, 16)
     config = captioner.export_config()
     write_export(tmp_path, "captioner", config, captioner.state_dict(), step=1, metrics={})

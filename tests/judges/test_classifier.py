@@ -14,14 +14,13 @@ from diffsound.errors import BundleError, ConfigError, InputError
 from diffsound.judges.classifier import (
     Classifier,
     ClassifierConfig,
+    MelceptionConfig,
     average_precision,
-    build_classifier,
     load_classifier,
     top_k_accuracy,
 )
-from diffsound.judges.melception import MelceptionConfig
 from diffsound.judges.resnet import ResNetConfig
-from diffsound.weights import write_export
+from diffsound.weights import cast, write_export
 
 
 def parameters(module: torch.nn.Module) -> int:
@@ -46,11 +45,9 @@ def test_melception_takes_any_length(melception: Classifier, frames: int) -> Non
     with torch.inference_mode():
         mel = torch.rand(1, 80, frames)
         out = melception(mel)
-        scores = melception.framewise(mel)
     assert out.features.shape == (1, 2048)
     assert out.logits.shape == (1, 3)
     assert out.side_logits is None
-    assert scores.shape[:2] == (1, 3)
 
 
 def test_melception_keeps_resolution_without_the_max_pools(melception: Classifier) -> None:
@@ -63,7 +60,7 @@ def test_melception_keeps_resolution_without_the_max_pools(melception: Classifie
     assert last.shape[1:] == (2048, 8, 13)
 
 
-def test_melceptions_side_head_speaks_in_training_only() -> None:
+def test_melceptions_side_head_is_used_in_training_only() -> None:
     config = ClassifierConfig(labels=("a", "b"), backbone=MelceptionConfig(auxiliary=0.4))
     classifier = Classifier(config)
     mel = torch.rand(2, 80, 40)
@@ -73,7 +70,7 @@ def test_melceptions_side_head_speaks_in_training_only() -> None:
     assert classifier.eval()(mel).side_logits is None
 
 
-def test_the_small_one_is_small_and_its_features_narrow() -> None:
+def test_the_resnet_has_two_to_four_million_parameters_and_256_features() -> None:
     classifier = Classifier(ClassifierConfig(labels=tuple(f"label {i}" for i in range(50))))
     assert 2e6 < parameters(classifier) < 4e6
     assert classifier.feature_dim == 256
@@ -82,13 +79,13 @@ def test_the_small_one_is_small_and_its_features_narrow() -> None:
 
 
 @pytest.mark.parametrize("frames", [16, 17, 33, 100])
-def test_framewise_scores_follow_time(classifier: Classifier, frames: int) -> None:
+def test_the_last_map_follows_time(classifier: Classifier, frames: int) -> None:
     with torch.inference_mode():
-        scores = classifier.framewise(torch.rand(2, 32, frames))
-    assert scores.shape == (2, 3, -(-frames // 8))
+        features = classifier.maps(torch.rand(2, 32, frames))[-1]
+    assert features.shape == (2, classifier.feature_dim, -(-frames // 8))
 
 
-def test_framewise_with_a_window_over_everything_is_the_clips_verdict(
+def test_features_of_a_window_over_everything_are_the_clips(
     classifier: Classifier,
 ) -> None:
     config = classifier.config.model_copy(update={"frame_window": 13})
@@ -96,16 +93,16 @@ def test_framewise_with_a_window_over_everything_is_the_clips_verdict(
     wide.load_state_dict(classifier.state_dict())
     mel = torch.rand(2, 32, 50)  # 7 features: a window of 13 always holds all of them
     with torch.inference_mode():
-        expected = wide(mel).logits[..., None].expand(-1, -1, 7)
-        torch.testing.assert_close(wide.framewise(mel), expected)
+        expected = wide(mel).features[..., None].expand(-1, -1, 7)
+        torch.testing.assert_close(wide.maps(mel)[-1], expected)
 
 
-def test_framewise_hears_an_event_where_it_is(classifier: Classifier) -> None:
+def test_features_change_where_an_event_is(classifier: Classifier) -> None:
     quiet = torch.zeros(1, 32, 160)
     event = quiet.clone()
     event[..., 120:128] = 1.0
     with torch.inference_mode():
-        change = (classifier.framewise(event) - classifier.framewise(quiet)).abs().amax(dim=1)[0]
+        change = (classifier.maps(event)[-1] - classifier.maps(quiet)[-1]).abs().amax(dim=1)[0]
     assert change[14:17].max() > 0
     assert change[:10].max() == pytest.approx(0, abs=1e-5)
 
@@ -125,7 +122,7 @@ def test_standardisation_makes_level_and_spread_of_bands_irrelevant(classifier: 
         )
 
 
-def test_a_constant_band_is_not_blown_up(classifier: Classifier) -> None:
+def test_a_constant_band_stays_finite(classifier: Classifier) -> None:
     made = Classifier(classifier.config)
     made.standardise_by(torch.zeros(32), torch.zeros(32))
     assert made.std.min() == pytest.approx(1e-3)
@@ -146,14 +143,14 @@ def test_mels_of_another_front_end_are_refused_by_name(classifier: Classifier) -
         )
 
 
-def test_probabilities_exclude_each_other_or_not(classifier: Classifier) -> None:
+def test_probabilities_are_a_softmax_or_sigmoids(classifier: Classifier) -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]])
     torch.testing.assert_close(classifier.probabilities(logits), logits.softmax(1))
     config = classifier.config.model_copy(update={"multi_label": True})
     torch.testing.assert_close(Classifier(config).probabilities(logits), logits.sigmoid())
 
 
-def test_comes_back_from_disk_the_same(classifier: Classifier, tmp_path: Path) -> None:
+def test_a_classifier_survives_a_round_trip(classifier: Classifier, tmp_path: Path) -> None:
     config = classifier.config.model_dump(mode="json")
     write_export(tmp_path, "classifier", config, classifier.state_dict(), step=1, metrics={})
     loaded = load_classifier(tmp_path)
@@ -164,18 +161,19 @@ def test_comes_back_from_disk_the_same(classifier: Classifier, tmp_path: Path) -
     assert torch.equal(loaded(mel).logits, classifier(mel).logits)
 
 
-def test_half_precision_keeps_its_name_and_nearly_its_verdict(classifier: Classifier) -> None:
+def test_half_precision_keeps_the_fingerprint_and_nearly_the_logits(
+    classifier: Classifier, tmp_path: Path
+) -> None:
     config = classifier.config.model_dump(mode="json")
-    state = {
-        k: v.half() if v.is_floating_point() else v for k, v in classifier.state_dict().items()
-    }
-    halved = build_classifier(config, state)
+    state = cast(classifier.state_dict(), torch.float16)
+    write_export(tmp_path, "classifier", config, state, step=1, metrics={})
+    halved = load_classifier(tmp_path)
     assert halved.fingerprint == classifier.fingerprint
     mel = torch.rand(1, 32, 20)
     torch.testing.assert_close(halved(mel).logits, classifier(mel).logits, rtol=0.02, atol=0.02)
 
 
-def test_another_classifier_has_another_name(classifier: Classifier) -> None:
+def test_different_weights_have_different_fingerprints(classifier: Classifier) -> None:
     other = Classifier(classifier.config)
     other.load_state_dict(classifier.state_dict())
     other.mean += 0.1
@@ -188,11 +186,12 @@ def test_another_stages_export_is_refused(classifier: Classifier, tmp_path: Path
         load_classifier(tmp_path)
 
 
-def test_weights_that_do_not_fit_are_named(classifier: Classifier) -> None:
+def test_weights_that_do_not_fit_are_named(classifier: Classifier, tmp_path: Path) -> None:
     config = json.loads(classifier.config.model_dump_json())
     config["labels"].append("cat")
+    write_export(tmp_path, "classifier", config, classifier.state_dict(), step=1, metrics={})
     with pytest.raises(BundleError, match=r"'head\.weight' has the shape \(3, 12\)"):
-        build_classifier(config, classifier.state_dict())
+        load_classifier(tmp_path)
 
 
 @pytest.mark.parametrize(

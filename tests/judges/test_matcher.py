@@ -74,7 +74,7 @@ def test_loss_is_the_mean_over_truths_in_both_directions() -> None:
     assert float(matching_loss(logits, same)) == pytest.approx(slow, rel=1e-5)
 
 
-def test_further_texts_are_wrong_answers_and_unclear_ones_none() -> None:
+def test_further_texts_are_negatives_and_unclear_ones_do_not_count() -> None:
     torch.manual_seed(0)
     logits = torch.randn(3, 5, dtype=torch.float64)
     same = torch.eye(3, 5, dtype=torch.bool)
@@ -128,7 +128,7 @@ def test_a_silent_take_loses_to_any_other() -> None:
     assert best_takes(fits, mels, takes=3).tolist() == [2, 4, 7]
 
 
-def test_company_does_not_change_the_choice(pipeline: TextToSound) -> None:
+def test_the_choice_does_not_depend_on_the_batch(pipeline: TextToSound) -> None:
     prompts = ["a dog", "rain falls", "a bell"]
     together = pipeline(prompts, duration=1, num_candidates=2, seed=3, best_of=3)
     alone = [
@@ -149,7 +149,7 @@ def early(tmp_path_factory: pytest.TempPathFactory) -> TextToSound:
     return TextToSound(replace(bundle, judges={"matcher": run}))
 
 
-def test_the_best_take_is_chosen_on_the_way(early: TextToSound) -> None:
+def test_the_best_take_is_chosen_before_the_last_step(early: TextToSound) -> None:
     assert early.chooses_early
     (sound,) = early("a loud dog", duration=1, seed=5, best_of=4)
     takes = [early("a loud dog", duration=1, seed=take_seed(5, take))[0] for take in range(4)]
@@ -169,7 +169,7 @@ def test_the_best_take_is_chosen_on_the_way(early: TextToSound) -> None:
     assert sound.settings["chosen_after"] == 0.5
 
 
-def test_company_does_not_change_an_early_choice(early: TextToSound) -> None:
+def test_an_early_choice_does_not_depend_on_the_batch(early: TextToSound) -> None:
     prompts = ["a dog", "rain falls on a roof of tin"]
     shares: list[float] = []
     together = early(

@@ -9,7 +9,7 @@ import torch
 
 import diffsound
 from diffsound.errors import InputError
-from diffsound.model.devices import usable_device
+from diffsound.model.backends import usable_device
 
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 

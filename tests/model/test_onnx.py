@@ -23,8 +23,16 @@ from diffsound.errors import BundleError, InputError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.model.backends import networks
 from diffsound.model.bundle import Bundle
-from diffsound.model.onnx_export import OPSET, export_network, export_onnx, quantize
-from diffsound.model.onnx_networks import AnyLength, CodecDecoder, ISTFTNetwork, MelGANNetwork
+from diffsound.model.onnx_export import (
+    OPSET,
+    AnyLength,
+    CodecDecoder,
+    ISTFTNetwork,
+    MelGANNetwork,
+    export_network,
+    export_onnx,
+    quantize,
+)
 from diffsound.model.onnx_runtime import Session
 from diffsound.text.features import TextFeatures
 from diffsound.vocoder import build_vocoder
@@ -107,7 +115,7 @@ def test_same_sound_from_both_backends(exported: Path) -> None:
         assert np.array_equal(a.tokens, b.tokens)
 
 
-def test_takes_are_chosen_on_the_way_as_by_torch(tmp_path: Path) -> None:
+def test_early_choice_matches_torch(tmp_path: Path) -> None:
     folder = bundle_with_rows_in_turn().save_pretrained(tmp_path / "in-turn")
     export_onnx(Bundle.from_pretrained(folder), folder)
     seen: list[Tensor] = []

@@ -96,3 +96,11 @@ def test_the_official_config_reads_clip_as_published() -> None:
     config = load(CONFIGS / "official" / "diffsound.yaml")
     assert isinstance(config, DecoderRun)
     assert config.text_encoder == TextEncoderConfig.official_clip()
+
+
+def test_pretraining_trains_the_decoder_that_training_continues() -> None:
+    pretrained, trained = (
+        load_config(DecoderRun, CONFIGS / "repeat" / f"{name}.yaml", ["codec=RUN"])
+        for name in ("pretrain", "diffsound")
+    )
+    assert pretrained.decoder == trained.decoder

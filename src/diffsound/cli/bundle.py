@@ -1,13 +1,15 @@
-"""`diffsound bundle`: join trained stages, look into models, check them, import published ones."""
+"""`diffsound bundle`: build, inspect, verify and import models; `diffsound bench`: time one."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from diffsound.cli import options
 from diffsound.cli.main import fail
 
 HELP = """Build, inspect, verify and import models.
@@ -192,3 +194,42 @@ def import_(
     bundle.save_pretrained(out, torch.float16 if half else torch.float32)
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")
+
+
+@options.spread
+def bench(
+    duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds of sound.")] = 10.0,
+    repeats: Annotated[int, typer.Option(help="Number of runs; the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    *,
+    model: options.ModelOptions,
+) -> None:
+    """Time every stage of a generation on this machine.
+
+    \b
+    Examples:
+      diffsound bench
+      diffsound bench --duration 2 --repeats 5 --json
+      diffsound bench -b my-bundle --backend onnx
+    """
+    from diffsound.generation.bench import measure
+
+    times = measure(
+        model.bundle,
+        duration=duration,
+        repeats=repeats,
+        device=model.device,
+        **options.given(backend=model.backend),
+    )
+    speed = times.faster_than_real_time
+    if as_json:
+        typer.echo(json.dumps(asdict(times) | {"faster_than_real_time": speed}))
+        return
+    typer.echo(
+        f"{times.duration:g} s of sound, {times.steps} steps, {times.threads} threads, "
+        f"{times.backend}"
+    )
+    for name, seconds in times.stages.items():
+        share = "" if name.startswith("load") else f"{100 * seconds / times.total:6.1f} %"
+        typer.echo(f"{name:>18}  {1000 * seconds:9.1f} ms {share}")
+    typer.echo(f"{'text to WAV':>18}  {1000 * times.total:9.1f} ms  ({speed:.1f}x real time)")

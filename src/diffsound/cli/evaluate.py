@@ -84,23 +84,17 @@ def run(
 
     If interrupted, run it again to continue.
     """
-    from diffsound.config import apply_overrides
-    from diffsound.evaluation.run import evaluate, parse_settings
+    from diffsound.config import apply_overrides, parse_config
+    from diffsound.evaluation.run import EvaluationSettings, evaluate
 
     values: dict[str, Any] = {
-        "split": split,
-        "clips": clips,
-        "samples": samples,
-        "seconds": seconds,
-        "seed": seed,
-        "sampling": apply_overrides({}, set_ or []),
-        "copies": copies,
-        "allow_few": allow_few,
-    }
+        "split": split, "clips": clips, "samples": samples, "seconds": seconds, "seed": seed,
+        "sampling": apply_overrides({}, set_ or []), "copies": copies, "allow_few": allow_few,
+    }  # fmt: skip
     if caption_metrics is not None:
         values["caption_metrics"] = _listed(caption_metrics)
     report = evaluate(
-        bundle, data, out, parse_settings(values),
+        bundle, data, out, parse_config(EvaluationSettings, values, source="evaluate"),
         classifier=classifier, captioner=captioner, corenlp=corenlp, device=device,
         progress=_progress,
     )  # fmt: skip
@@ -195,7 +189,7 @@ def figure(
     seed: Seed = 0,
 ) -> None:
     """Draw figure 6: prompts, real clips and the systems' sounds as spectrograms."""
-    from diffsound.evaluation.figures import figure_of_runs
+    from diffsound.evaluation.pages import figure_of_runs
 
     typer.echo(str(figure_of_runs(out, _named(run), texts=texts, seed=seed)))
 
@@ -214,7 +208,7 @@ def steps(
 ) -> None:
     """Draw a sound as it forms, step by step."""
     from diffsound.cli.options import given
-    from diffsound.evaluation.figures import denoising
+    from diffsound.evaluation.pages import denoising
     from diffsound.generation.pipeline import TextToSound
 
     made = denoising(
@@ -265,23 +259,16 @@ def recognise(
       diffsound evaluate recognise my-bundle --data data/corpus --out recognised \\
           --ear yamnet.tflite --ear-clips esc50.npz --ear-fit 1,2,3 --ear-reference 4
     """
-    from diffsound.config import apply_overrides
+    from diffsound.config import apply_overrides, parse_config
     from diffsound.errors import InputError
-    from diffsound.evaluation.recognise import EarSettings, parse_settings
+    from diffsound.evaluation.recognise import EarSettings, RecogniseSettings
     from diffsound.evaluation.recognise import recognise as run_recognise
 
-    settings = parse_settings(
-        {
-            "split": split,
-            "per_class": per_class,
-            "clips": clips,
-            "seconds": seconds,
-            "seed": seed,
-            "candidates": candidates,
-            "keep": keep,
-            "sampling": apply_overrides({}, set_ or []),
-        }
-    )
+    values = {
+        "split": split, "per_class": per_class, "clips": clips, "seconds": seconds, "seed": seed,
+        "candidates": candidates, "keep": keep, "sampling": apply_overrides({}, set_ or []),
+    }  # fmt: skip
+    settings = parse_config(RecogniseSettings, values, source="recognise")
     outside = None
     if ear is not None:
         outside = EarSettings(
@@ -372,22 +359,15 @@ def follow(
     Example:
       diffsound evaluate follow my-bundle --data data/corpus --out followed
     """
-    from diffsound.config import apply_overrides
+    from diffsound.config import apply_overrides, parse_config
+    from diffsound.evaluation.follow import FollowSettings
     from diffsound.evaluation.follow import follow as run_follow
-    from diffsound.evaluation.follow import parse_settings
 
-    settings = parse_settings(
-        {
-            "split": split,
-            "prompts": prompts,
-            "distant": distant,
-            "seconds": seconds,
-            "window": window,
-            "top": top,
-            "seed": seed,
-            "sampling": apply_overrides({}, set_ or []),
-        }
-    )
+    values = {
+        "split": split, "prompts": prompts, "distant": distant, "seconds": seconds,
+        "window": window, "top": top, "seed": seed, "sampling": apply_overrides({}, set_ or []),
+    }  # fmt: skip
+    settings = parse_config(FollowSettings, values, source="follow")
     report = run_follow(
         bundle, data, out, settings, classifier=classifier, device=device, progress=_progress
     )
@@ -409,7 +389,7 @@ def study(
     seed: Seed = 0,
 ) -> None:
     """Draw figure 2: do FID and KL rise as real clips are disturbed more?"""
-    from diffsound.evaluation.metric_study import study_data
+    from diffsound.evaluation.compare import study_data
 
     for path in study_data(
         data, out, classifier=classifier, split=split, clips=clips, seconds=seconds, seed=seed

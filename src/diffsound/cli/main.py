@@ -21,6 +21,7 @@ INTERRUPTED = 130
 
 # What each verb does, as the list of verbs shows it. A verb's module, cli/VERB.py, has
 # either `command`, a function, or `app`, a group of commands; it is imported when the verb is used.
+# A verb of SHARED is a function of its own name in another verb's module.
 COMMANDS = {
     "generate": "Make a sound from a sentence.",
     "edit": "Change a clip: inpaint, extend or vary it.",
@@ -36,6 +37,8 @@ COMMANDS = {
     "serve": "Serve sounds over HTTP; the API is described at /docs.",
     "bench": "Time every stage of a generation on this machine.",
 }
+
+SHARED = {"bench": "bundle", "finetune": "train", "info": "remake", "ui": "serve"}
 
 HELP = """Type a sentence, get the sound.
 
@@ -99,8 +102,10 @@ def build_app(verbs: list[str] | None = None, *, listed: bool = False) -> typer.
         if listed:
             app.command(name=verb, help=COMMANDS[verb])(lambda: None)
             continue
-        module = importlib.import_module(f"diffsound.cli.{verb}")
-        if hasattr(module, "command"):
+        module = importlib.import_module(f"diffsound.cli.{SHARED.get(verb, verb)}")
+        if verb in SHARED:
+            app.command(name=verb)(getattr(module, verb))
+        elif hasattr(module, "command"):
             app.command(name=verb)(module.command)
         else:
             app.add_typer(module.app, name=verb)

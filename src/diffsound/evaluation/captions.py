@@ -12,27 +12,30 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from diffsound.audio.mel import MelFrontEnd
 from diffsound.errors import DiffsoundError, InputError
-from diffsound.evaluation import spice
 from diffsound.evaluation.features import ScoredClip
-from diffsound.evaluation.ptb import Tokenizer, coco_folder, java, tokenize_captions
-from diffsound.evaluation.scene_graph import scene_graph_score
-from diffsound.evaluation.scores import RESAMPLES, Score, bootstrap_mean
+from diffsound.evaluation.metrics import RESAMPLES, Score, mean_score
 from diffsound.evaluation.sets import Example
-from diffsound.judges.caption_tokenizer import ptb_words
+from diffsound.evaluation.spice import (
+    coco_folder,
+    corenlp_folder,
+    java,
+    missing_reason,
+    scene_graph_score,
+    spice_scores,
+    tokenize_captions,
+)
 from diffsound.judges.captioner import Captioner
 from diffsound.judges.ranking import Audible, Ear
+from diffsound.text.ptb import ptb_words
 
 # Every metric, with its name in reports.
 METRICS = {
@@ -69,7 +72,6 @@ def caption_scores(
     references: Sequence[Sequence[str]],
     *,
     metrics: Sequence[str] = tuple(METRICS),
-    tokenizer: Tokenizer = "auto",
     corenlp: str | Path | None = None,
 ) -> dict[str, CaptionScore]:
     """Score each candidate against its references, for every metric asked for.
@@ -78,19 +80,19 @@ def caption_scores(
     """
     _check(candidates, references, metrics)
     wanted = set(metrics)
-    folder = spice.corenlp_folder(corenlp) if "spice" in wanted else None
+    folder = corenlp_folder(corenlp) if "spice" in wanted else None
     scores: dict[str, CaptionScore] = {}
     if wanted - {"spice", "scene_graph"}:
         coco_folder()
-        said, truth = _tokenized(candidates, references, tokenizer)
+        said, truth = _tokenized(candidates, references)
         for name, scorer in _scorers(wanted).items():
             scores |= _run(name, scorer, truth, said)
         if "meteor" in wanted:
             scores["meteor"] = _meteor(truth, said)
     if "spice" in wanted:
-        reason = spice.missing_reason(folder)
+        reason = missing_reason(folder)
         if reason is None and folder is not None:
-            scores["spice"] = _mean(spice.spice_scores(candidates, references, folder))
+            scores["spice"] = _mean(spice_scores(candidates, references, folder))
         else:
             scores["spice"] = CaptionScore(None, reason=reason or "")
     if "scene_graph" in wanted:
@@ -106,16 +108,12 @@ class ClipSound(NamedTuple):
     sample_rate: int
 
 
-def describe(captioner: Captioner, clips: Iterable[ScoredClip], *, beams: int = 4) -> list[str]:
-    """What the captioner says of each clip."""
-    front_end = MelFrontEnd(captioner.mel).to(captioner.nothing.device)
-    said = []
-    for clip in clips:
-        wave = torch.from_numpy(clip.wave(captioner.mel.sample_rate))
-        with torch.inference_mode():
-            mel = front_end(wave[None].to(captioner.nothing.device))
-        said += captioner.caption(mel, beams=beams)
-    return said
+def describe(captioner: Captioner, clips: Iterable[ScoredClip]) -> list[str]:
+    """The captioner's sentence about each clip."""
+    rate = captioner.mel.sample_rate
+    ear = Ear(captioner.mel, captioner.nothing.device, batch_size=1)
+    mels = (mel for clip in clips for mel in ear.batches([ClipSound(clip.wave(rate), rate)]))
+    return [captioner.caption(mel)[0] for mel in mels]
 
 
 def caption_comparison(
@@ -137,10 +135,10 @@ def caption_comparison(
     found = caption_scores(said, truth, metrics=metrics, corenlp=corenlp)
     scores = {}
     for name, one in found.items():
-        interval = None
+        low = high = None
         if one.value is not None and name in _MEANS:
-            interval = bootstrap_mean(np.array(one.each), groups=of, resamples=resamples)
-        low, high = interval or (None, None)
+            each = mean_score(name, np.array(one.each), groups=of, resamples=resamples)
+            low, high = each.low, each.high
         scores[METRICS[name]] = Score(METRICS[name], one.value, "higher", low, high, one.reason)
     return scores
 
@@ -168,11 +166,11 @@ def _check(
 
 
 def _tokenized(
-    candidates: Sequence[str], references: Sequence[Sequence[str]], tokenizer: Tokenizer
+    candidates: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple[Captions, Captions]:
     """As pycocoevalcap takes them, all in one go because starting Java takes a second."""
     flat = [*candidates, *(reference for truth in references for reference in truth)]
-    words = iter(tokenize_captions(flat, tokenizer))
+    words = iter(tokenize_captions(flat))
     said = {number: [next(words)] for number in range(len(candidates))}
     truth = {number: [next(words) for _ in found] for number, found in enumerate(references)}
     return said, truth
@@ -191,12 +189,10 @@ def _run(name: str, scorer: Any, truth: Captions, said: Captions) -> dict[str, C
     if name == "cider" and len(said) < 2:
         reason = "CIDEr weights words by their rarity among the clips; it needs two clips or more"
         return {name: CaptionScore(None, reason=reason)}
-    compute: Callable[..., Any] = scorer.compute_score
     if name == "bleu":
-        values, each = partial(compute, verbose=0)(truth, said)
+        values, each = scorer.compute_score(truth, said, verbose=0)
         return {f"bleu_{n + 1}": _score(values[n], each[n]) for n in range(4)}
-    value, each = compute(truth, said)
-    return {name: _score(value, each)}
+    return {name: _score(*scorer.compute_score(truth, said))}
 
 
 def _meteor(truth: Captions, said: Captions) -> CaptionScore:
@@ -245,17 +241,14 @@ class CaptionRanker:
         captioner: Captioner,
         documents: Iterable[Sequence[str]],
         *,
-        beams: int = 4,
-        batch_size: int = 16,
         corenlp: str | Path | None = None,
     ) -> None:
         self.captioner = captioner
-        self.beams = beams
         self._cider = CiderD(_words(captions) for captions in documents)
-        self._corenlp = spice.corenlp_folder(corenlp)
-        if self._corenlp is not None and (reason := spice.missing_reason(self._corenlp)):
+        self._corenlp = corenlp_folder(corenlp)
+        if self._corenlp is not None and (reason := missing_reason(self._corenlp)):
             raise InputError(f"SPICE {reason}; without the jars' folder another score is used")
-        self._ear = Ear(captioner.mel, captioner.nothing.device, batch_size)
+        self._ear = Ear(captioner.mel, captioner.nothing.device, batch_size=16)
 
     @property
     def name(self) -> str:
@@ -265,7 +258,7 @@ class CaptionRanker:
         """Semantic score + CIDEr of what is said of each sound."""
         said = self.captions(sounds)
         if self._corenlp is not None:
-            meant = spice.spice_scores(said, [[prompt]] * len(said), self._corenlp)
+            meant = spice_scores(said, [[prompt]] * len(said), self._corenlp)
         else:
             meant = [scene_graph_score(caption, [prompt]) for caption in said]
         truth = _words([prompt])
@@ -274,8 +267,7 @@ class CaptionRanker:
 
     def captions(self, sounds: Sequence[Audible]) -> list[str]:
         """What the captioner says of each sound."""
-        batches = self._ear.batches(sounds)
-        return [said for mel in batches for said in self.captioner.caption(mel, beams=self.beams)]
+        return [said for mel in self._ear.batches(sounds) for said in self.captioner.caption(mel)]
 
 
 def _words(captions: Iterable[str]) -> list[str]:

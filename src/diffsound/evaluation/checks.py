@@ -1,14 +1,13 @@
-"""What good figures may hide.
+"""Whether clips of known classes are recognised, how much they vary, and whether they are clean.
 
-Of a set: silence, one sound over and over, copies of training clips. Of a clip: faults that are
-heard before the sound is recognised, such as clipping, an offset, gaps or a wrong tone colour.
+Clean: without faults that are heard before the sound is recognised, such as clipping, an offset,
+gaps or a wrong tone colour.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,11 @@ from torch import Tensor
 
 from diffsound.audio.mixing import frame_rms, integrated_loudness
 from diffsound.codec.seams import changes, seam_ratio
-from diffsound.data.duplicates import BANDS, CELLS, MOVEMENT, near_duplicates
-from diffsound.errors import InputError
-from diffsound.evaluation.distances import nearest
-from diffsound.evaluation.features import FeatureSet
+from diffsound.evaluation.metrics import RESAMPLES, TAILS, Score
 
+TOP = (1, 5)  # "recognised" means among this many likeliest classes
+_CONFUSIONS = 20  # pairs of classes that a report lists
 SILENT_DB = -60.0  # RMS, or level of a frame, that nobody hears at a normal volume
-# A clip closer to a training clip than all but this share of real unseen clips is suspicious.
-SUSPICIOUS = 0.01
-# Fingerprints whose detail correlates above this are one recording. Lengths cannot be compared here
-# (a generated clip has its own), so it is stricter than for duplicates: of 371 unseen ESC-50 clips
-# against 3 686 training clips none passes (at 0.85: four); of training clips at 0.6 of their level,
-# shifted and with errors of 5 dB in every cell of the mel, 80 % do.
-SAME_DETAIL = 0.9
-NEAREST = 8  # neighbours that a report names and a page shows
-_BLOCK = 2048
-
 CLIPPED_LEVEL, CLIPPED_RUN = 0.999, 3  # this many consecutive samples at full scale are no accident
 FRAME_SECONDS = 0.02
 SOUNDING_DB = 25.0  # a frame this far below the loudest one still sounds
@@ -43,159 +31,152 @@ _WINDOW = 2048
 SPECTRUM_RANGE_DB = 60.0
 
 
+def hits(logits: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
+    """Whether each clip's class is among the k likeliest: logits [N, classes] -> bool [N]."""
+    best = np.argsort(-np.asarray(logits), axis=1, kind="stable")[:, :k]
+    return np.asarray((best == targets[:, None]).any(axis=1))
+
+
+def balanced(right: np.ndarray, targets: np.ndarray, name: str, seed: int = 0) -> Score:
+    """The mean over classes of the share of hits, with its interval; right bool [N]."""
+    _, place = np.unique(targets, return_inverse=True)
+    count = np.bincount(place)
+    share = np.bincount(place, weights=right) / count
+    # Classes are resampled, and then clips within each: how many of them are hits.
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(count), size=(RESAMPLES, len(count)))
+    means = (rng.binomial(count[drawn], share[drawn]) / count[drawn]).mean(axis=1)
+    low, high = np.quantile(means, TAILS)
+    return Score(name, float(share.mean()), "higher", float(low), float(high))
+
+
+def spread(
+    real: np.ndarray, real_of: np.ndarray, made: np.ndarray, made_of: np.ndarray
+) -> dict[str, Any]:
+    """How much two sounds of a class differ, relative to two real clips of it; mean over classes.
+
+    real, made: features [N, D], [M, D]; real_of, made_of: their classes. 1: as varied as real
+    clips; 0: always the same sound. Features are divided by their deviation over the real clips.
+    Classes with fewer than two clips on either side do not count.
+    """
+    real, made = np.asarray(real), np.asarray(made)
+    scale = 1.0 / np.maximum(real.std(axis=0), 1e-6)
+    ratios = []
+    for place in np.unique(made_of):
+        ours = _mean_distance(made[made_of == place] * scale)
+        theirs = _mean_distance(real[real_of == place] * scale)
+        if ours is not None and theirs:
+            ratios.append(ours / theirs)
+    return {"ratio": float(np.mean(ratios)) if ratios else None, "classes": len(ratios)}
+
+
+def _mean_distance(features: np.ndarray) -> float | None:
+    """Mean Euclidean distance of two different rows of [N, D]; None for fewer than two."""
+    if len(features) < 2:
+        return None
+    apart = np.linalg.norm(features[:, None] - features[None], axis=2)
+    return float(apart.sum() / (len(features) * (len(features) - 1)))
+
+
 @dataclass(frozen=True)
-class Duplicate:
-    """Clips of one set that are the same sound; `identical` if sample by sample."""
+class Named:
+    """What a judge made of a set: ids [N], features [N, D], logits [N, labels]."""
 
     ids: tuple[str, ...]
-    identical: bool
+    features: np.ndarray
+    logits: np.ndarray
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A generated clip and the training clip nearest to it.
+class Opinion:
+    """What one judge made of every row.
 
-    distance: in features, each divided by its deviation over the training clips.
-    same_recording: the training clip whose fingerprint it shares, if any (not by the classifier).
-    suspicious: closer than nearly all real clips outside the training set are to theirs.
+    classes: those asked for, as places in the judge's own `labels`; targets: the place of each
+    clip's class, int [N] by row.
     """
 
-    id: str
-    nearest: str
-    distance: float
-    suspicious: bool
-    same_recording: str | None
+    labels: tuple[str, ...]
+    classes: tuple[int, ...]
+    heard: Mapping[str, Named]
+    targets: Mapping[str, np.ndarray]
+    scores: Mapping[str, Mapping[str, Score]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The judge's part of a report."""
+        rows = {
+            row: {
+                "scores": {name: score.to_json() for name, score in self.scores[row].items()},
+                "clips": len(found.ids),
+            }
+            for row, found in self.heard.items()
+        }
+        real, made = (self.heard[row].features for row in ("real", "generated"))
+        return {
+            "rows": rows,
+            "ratios": self._ratios(),
+            "classes": self._by_class(),
+            "spread": spread(real, self.targets["real"], made, self.targets["generated"]),
+            "confusions": self._confusions(),
+        }
+
+    def confusion(self, row: str) -> np.ndarray:
+        """How often each class asked for is heard as each label: int [classes, labels]."""
+        logits = self.heard[row].logits
+        counts = np.zeros((len(self.classes), logits.shape[1]), dtype=int)
+        places = {place: at for at, place in enumerate(self.classes)}
+        for target, guess in zip(self.targets[row], np.argmax(logits, axis=1), strict=True):
+            counts[places[target], guess] += 1
+        return counts
+
+    def _ratios(self) -> dict[str, dict[str, float | None]]:
+        """Every row's shares relative to the real clips'."""
+        names = [f"top-{k}" for k in TOP]
+        value = {
+            row: {name: scores[name].value or 0.0 for name in names}
+            for row, scores in self.scores.items()
+        }
+        real = value.pop("real")
+        return {
+            row: {name: found[name] / real[name] if real[name] else None for name in names}
+            for row, found in value.items()
+        }
+
+    def _by_class(self) -> list[dict[str, Any]]:
+        """Each class's shares of hits, the worst of the generated ones first."""
+        entries = []
+        for place in self.classes:
+            entry: dict[str, Any] = {"label": self.labels[place]}
+            for row in ("real", "codec", "generated"):
+                mine = self.targets[row] == place
+                logits = np.asarray(self.heard[row].logits)[mine]
+                entry[row] = {"clips": int(mine.sum())} | {
+                    f"top-{k}": float(hits(logits, self.targets[row][mine], k).mean())
+                    if len(logits)
+                    else 0.0
+                    for k in TOP
+                }
+            mine = self.targets["generated"] == place
+            guesses = np.argmax(self.heard["generated"].logits[mine], axis=1)
+            entry["heard_as"] = label_counts(self.labels, guesses)
+            entries.append(entry)
+        return sorted(entries, key=lambda e: (e["generated"]["top-1"], e["generated"]["top-5"]))
+
+    def _confusions(self) -> list[dict[str, Any]]:
+        """The pairs most often confused: asked for, heard as, how often."""
+        pairs: list[dict[str, Any]] = [
+            {"asked": self.labels[place], "heard": self.labels[guess], "times": int(times)}
+            for place, line in zip(self.classes, self.confusion("generated"), strict=True)
+            for guess, times in enumerate(line)
+            if times and guess != place
+        ]
+        return sorted(pairs, key=lambda pair: -pair["times"])[:_CONFUSIONS]
 
 
-@dataclass(frozen=True)
-class Memorisation:
-    """Neighbours of all generated clips, the most suspicious first.
-
-    threshold: the distance below which a clip is suspicious; expected: the share of real unseen
-    clips below it. A share of generated clips well above that means copying.
-    """
-
-    neighbours: tuple[Neighbour, ...]
-    threshold: float
-    expected: float
-
-    @property
-    def suspicious(self) -> float:
-        """Share of generated clips below the threshold."""
-        return sum(one.suspicious for one in self.neighbours) / max(1, len(self.neighbours))
-
-    @property
-    def copies(self) -> list[Neighbour]:
-        """Generated clips that are a training clip's recording."""
-        return [one for one in self.neighbours if one.same_recording is not None]
-
-
-def silent_clips(clips: FeatureSet) -> list[str]:
-    """Ids of the clips whose RMS is below `SILENT_DB` of full scale."""
-    return [clips.ids[at] for at in np.flatnonzero(clips.level < SILENT_DB)]
-
-
-def duplicate_clips(clips: FeatureSet) -> list[Duplicate]:
-    """Groups of clips that are one sound, exactly or nearly; silent clips are not among them."""
-    heard = np.flatnonzero(clips.level >= SILENT_DB)
-    by_key: dict[str, list[str]] = defaultdict(list)
-    for at in heard:
-        by_key[clips.keys[at]].append(clips.ids[at])
-    found = [Duplicate(tuple(ids), identical=True) for ids in by_key.values() if len(ids) > 1]
-    # Of identical clips, one stands for all in the search for near ones.
-    first = {ids[0] for ids in by_key.values()}
-    kept = [at for at in heard if clips.ids[at] in first]
-    groups = near_duplicates(
-        [clips.ids[at] for at in kept], clips.sounds[kept], clips.seconds[kept].tolist()
-    )
-    return found + [Duplicate(tuple(group.ids), identical=False) for group in groups]
-
-
-def memorisation(
-    generated: FeatureSet, training: FeatureSet, unseen: FeatureSet | None = None
-) -> Memorisation:
-    """Search for copies of training clips among generated ones.
-
-    unseen: real clips that were not trained on, which set what distance is normal. Without them
-    the training clips do, each against the others; these are closer, since some share a recording.
-    """
-    for clips in (training,) if unseen is None else (training, unseen):
-        if clips.classifier != generated.classifier:
-            raise InputError("the sets were measured by different classifiers; use one for all")
-    if len(training) < 2 or not len(generated) or (unseen is not None and not len(unseen)):
-        raise InputError("a search for copies needs generated clips and at least 2 training clips")
-    scale = 1.0 / np.maximum(np.asarray(training.features).std(axis=0), 1e-6)
-    known = training.features * scale
-    if unseen is None:
-        _, normal = nearest(known, known, itself=True)
-    else:
-        _, normal = nearest(unseen.features * scale, known)
-    threshold = float(np.quantile(normal, SUSPICIOUS))
-    places, distances = nearest(generated.features * scale, known)
-    same = _same_recording(generated, training)
-    neighbours = [
-        Neighbour(
-            id=generated.ids[at],
-            nearest=training.ids[places[at]],
-            distance=float(distances[at]),
-            suspicious=bool(distances[at] < threshold),
-            same_recording=None if same[at] < 0 else training.ids[same[at]],
-        )
-        for at in range(len(generated))
-    ]
-    neighbours.sort(key=lambda one: (one.same_recording is None, one.distance))
-    return Memorisation(tuple(neighbours), threshold, float((normal < threshold).mean()))
-
-
-def check_set(
-    generated: FeatureSet, training: FeatureSet | None, unseen: FeatureSet | None
-) -> dict[str, Any]:
-    """All checks as JSON; copies are searched for when training clips are given."""
-    duplicates = duplicate_clips(generated)
-    found: dict[str, Any] = {
-        "clips": len(generated),
-        "unreadable": dict(generated.failed),
-        "silent": silent_clips(generated),
-        "duplicates": [
-            {"ids": list(group.ids), "identical": group.identical} for group in duplicates
-        ],
-    }
-    if training is not None:
-        memory = memorisation(generated, training, unseen)
-        found["copies"] = [{"id": one.id, "training": one.same_recording} for one in memory.copies]
-        found["suspicious_share"] = memory.suspicious
-        found["expected_share"] = memory.expected
-        found["suspicious_distance"] = memory.threshold
-        found["nearest"] = [asdict(one) for one in memory.neighbours[:NEAREST]]
-    return found
-
-
-def _same_recording(generated: FeatureSet, training: FeatureSet) -> np.ndarray:
-    """For each generated clip the training clip with its fingerprint, or -1: int [N]."""
-    heard = np.asarray(generated.level) >= SILENT_DB
-    known = [_unit(values) for values in _fingerprints(training.sounds)]
-    found = np.full(len(generated), -1)
-    for at in range(0, len(generated), _BLOCK):
-        rows = slice(at, at + _BLOCK)
-        movement, detail = (_unit(values) for values in _fingerprints(generated.sounds[rows]))
-        moves, details = movement @ known[0].T, detail @ known[1].T
-        likeness = np.where((moves > MOVEMENT) & (details > SAME_DETAIL), details, -1.0)
-        best = likeness.argmax(axis=1)
-        same = (likeness.max(axis=1) > 0) & heard[rows]
-        found[rows] = np.where(same, best, -1)
-    return found
-
-
-def _fingerprints(sounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Movement and detail (movement without what all bands share) of fingerprints [N, 256]."""
-    movement = np.asarray(sounds, dtype=np.float32)
-    grid = movement.reshape(len(movement), BANDS, CELLS)
-    detail = (grid - grid.mean(axis=1, keepdims=True)).reshape(len(movement), -1)
-    return movement, detail
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9))
+def label_counts(labels: Sequence[str], guesses: np.ndarray) -> dict[str, int]:
+    """How often each label was guessed, the commonest first; guesses: places in `labels` [N]."""
+    places, counts = np.unique(guesses, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return {labels[places[i]]: int(counts[i]) for i in order}
 
 
 @dataclass(frozen=True)
@@ -291,78 +272,6 @@ def tilt(spectrum: np.ndarray) -> float:
         return 0.0
     octaves = np.flatnonzero(audible) / 3
     return float(np.polyfit(octaves, 10 * np.log10(spectrum[audible]), 1)[0])
-
-
-@dataclass(frozen=True)
-class Seam:
-    """How a wave joins its own beginning: every step there as a share of those elsewhere in it.
-
-    1 is as large as all but a hundredth of the steps elsewhere. level, spectrum: between what comes
-    before and what comes after. dip: how far the level falls at the seam. jump: what linear
-    prediction does not explain, such as a click or a jump in phase.
-    """
-
-    level: float
-    spectrum: float
-    dip: float
-    jump: float
-
-    @property
-    def worst(self) -> float:
-        return max(self.level, self.spectrum, self.dip, self.jump)
-
-
-def seam(wave: np.ndarray, rate: int) -> Seam:
-    """Compare the place where a wave [samples] of at least 0.5 s is repeated with other places."""
-    side, near = round(0.05 * rate), round(0.002 * rate)
-    if len(wave) < 10 * side:
-        raise InputError("a seam is measured in at least half a second of sound")
-    ring = np.pad(np.asarray(wave, dtype=np.float64), 2 * side, mode="wrap")
-    # The seam comes first; elsewhere keeps away from it.
-    places = 2 * side + np.append(0, np.arange(2 * side, len(wave) - 2 * side, side // 5))
-    energy = np.append(0.0, np.cumsum(np.square(ring)))
-
-    def level(start: np.ndarray, length: int) -> np.ndarray:
-        mean = (energy[start + length] - energy[start]) / length
-        return np.asarray(10 * np.log10(np.maximum(mean, 10 ** (SILENT_DB / 10))))
-
-    before, after = level(places - side, side), level(places, side)
-    spectra = [
-        10 * np.log10(_bands(ring, start, side, rate) + 10 ** (SILENT_DB / 10))
-        for start in (places - side, places)
-    ]
-    unexplained = np.append(0.0, np.cumsum(np.square(_unpredicted(ring))))
-    jumps = unexplained[places + near] - unexplained[places - near]
-    steps = {
-        "level": np.abs(after - before),
-        "spectrum": np.sqrt(np.square(spectra[1] - spectra[0]).mean(axis=1)),
-        "dip": np.maximum(np.minimum(before, after) - level(places - near, 2 * near), 0.0),
-        "jump": np.sqrt(jumps),
-    }
-    return Seam(**{name: _share(values) for name, values in steps.items()})
-
-
-def _share(values: np.ndarray) -> float:
-    """The first value as a share of what all but a hundredth of the others stay below."""
-    return float(values[0] / max(float(np.quantile(values[1:], 0.99)), 1e-9))
-
-
-def _bands(ring: np.ndarray, starts: np.ndarray, length: int, rate: int) -> np.ndarray:
-    """Power in octaves of the windows of a wave that begin at `starts`: [places, bands]."""
-    frames = np.lib.stride_tricks.sliding_window_view(ring, length)[starts] * np.hanning(length)
-    power = np.square(np.abs(np.fft.rfft(frames, axis=1))) / np.square(length / 2)
-    edges = band_edges(rate)[3::3]  # the lowest octave has too few cycles in a window
-    return np.add.reduceat(power, np.searchsorted(np.fft.rfftfreq(length, 1 / rate), edges), axis=1)
-
-
-def _unpredicted(wave: np.ndarray, order: int = 32) -> np.ndarray:
-    """What a linear prediction of every sample from those before it leaves: [samples]."""
-    spectrum = np.square(np.abs(np.fft.rfft(wave, 2 * len(wave))))
-    correlation = np.fft.irfft(spectrum)[: order + 1]
-    lags = np.abs(np.subtract.outer(np.arange(order), np.arange(order)))
-    normal = correlation[lags] + np.eye(order) * (1e-6 * correlation[0] + 1e-12)
-    weights = np.linalg.solve(normal, correlation[1:])
-    return np.asarray(np.convolve(wave, np.append(1.0, -weights))[: len(wave)])
 
 
 def summarise(

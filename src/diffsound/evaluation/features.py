@@ -147,9 +147,6 @@ class FeatureCache:
         except sqlite3.Error as error:
             raise self._damaged(error) from error
 
-    def __len__(self) -> int:
-        return int(self._base.execute("SELECT COUNT(*) FROM rows").fetchone()[0])
-
     def close(self) -> None:
         self._base.close()
 
@@ -266,6 +263,20 @@ def extract(
         seconds,
         failed,
     )
+
+
+def extract_rows(
+    classifier: Classifier,
+    out: Path,
+    rows: Mapping[str, Iterable[str]],
+    seconds: float,
+    cache: FeatureCache,
+) -> dict[str, FeatureSet]:
+    """Run the classifier over OUT/ROW/NAME.wav of every row."""
+    return {
+        row: extract(classifier, clips_of(out / row, names), seconds=seconds, cache=cache)
+        for row, names in rows.items()
+    }
 
 
 def check_comparable(real: FeatureSet, fake: FeatureSet) -> None:

@@ -22,16 +22,16 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from diffsound.audio import mixing
 from diffsound.audio.io import read_audio, resample, write_audio
 from diffsound.audio.mixing import decibels
-from diffsound.config import Config, parse_config
+from diffsound.config import Config
+from diffsound.data.captions import phrase_table
 from diffsound.data.loaders import item_rng
 from diffsound.data.shards import PreparedData
 from diffsound.data.soundscape import Scene, SceneConfig, SceneMixer
 from diffsound.errors import DataError
 from diffsound.evaluation.checks import SILENT_DB, third_octaves, tilt
 from diffsound.evaluation.features import FeatureCache, FileClip, ScoredClip, WaveClip, extract
+from diffsound.evaluation.metrics import LEVEL, mean_score, softmax
 from diffsound.evaluation.pages import write_follow
-from diffsound.evaluation.prompts import TwoEvents, choose_events, make_tasks
-from diffsound.evaluation.scores import LEVEL, Score, bootstrap_mean, mean_score, softmax
 from diffsound.evaluation.sets import (
     REPORT,
     Example,
@@ -44,9 +44,13 @@ from diffsound.evaluation.sets import (
     write_json,
 )
 from diffsound.judges.classifier import Classifier
+from diffsound.text.english import Phrase, phrase_of
 
 FAR = "in the distance"
+# How two events are joined, and whether that says which comes first.
+JOINS = {"then": True, "while": False, "followed by": True, "before": True}
 _QUIETEST = 1e-5  # RMS; silence has no level in dB
+Pair = tuple[np.ndarray, np.ndarray]  # a sound near and far away
 
 
 class FollowSettings(Config):
@@ -68,6 +72,21 @@ class FollowSettings(Config):
 
 
 @dataclass(frozen=True)
+class TwoEvents:
+    """A text of two events; `first` sounds before `second` if `ordered`."""
+
+    id: str
+    text: str
+    join: str
+    first: str
+    second: str
+
+    @property
+    def ordered(self) -> bool:
+        return JOINS[self.join]
+
+
+@dataclass(frozen=True)
 class HeardWindows:
     """The audible windows of a clip: where each begins, seconds [W], and what it may be [W, C]."""
 
@@ -83,6 +102,10 @@ class HeardWindows:
     def surest(self, label: str) -> float:
         """Start of the window that is surest of the label; the clip must be audible."""
         return float(self.starts[self.probabilities[:, self.labels.index(label)].argmax()])
+
+    def names(self, top: int) -> list[str]:
+        """What is heard, ordered by when it is heard most clearly."""
+        return sorted(self.present(top), key=self.surest)
 
 
 @dataclass(frozen=True)
@@ -132,7 +155,7 @@ def follow(
     }
     texts = [Example(task.id, task.text, (task.text,)) for task in tasks]
     write_generated(bench.out / "generated", bench.pipeline, texts, samples=1, **making)
-    write_near_and_far(bench, far, **making)
+    pairs = _write_near_and_far(bench, far, **making)
     truth = _write_scenes(bench, tasks, settings)
     with FeatureCache(bench.out / "features.sqlite") as cache:
         heard = {
@@ -158,6 +181,7 @@ def follow(
         ]
         for row, (of, others) in asked.items()
     }
+    rate = bench.pipeline.sample_rate
     report = {
         "title": bench.pipeline.bundle.config.name,
         "rows": {row: _row(found, settings.seed) for row, found in judged.items()},
@@ -165,14 +189,14 @@ def follow(
             row: _false_alarms(tasks, found, settings.top) for row, found in heard.items()
         },
         "distance": {
-            "generated": distance(generated_pairs(bench, far), settings.seed),
-            "scenes": distance(
-                true_pairs(bench, far, settings.split, settings.seed), settings.seed
+            "generated": _distance(pairs, rate, settings.seed),
+            "scenes": _distance(
+                _true_pairs(bench, far, settings.split, settings.seed), rate, settings.seed
             ),
         },
         "tasks": [
             {"id": task.id, "text": task.text, "first": task.first, "second": task.second}
-            | {"heard": list(_names(heard["generated"][task.id], settings.top))}
+            | {"heard": heard["generated"][task.id].names(settings.top)}
             | {"first_present": found.first, "second_present": found.second}
             | {"in_order": found.in_order if task.ordered else None}
             for task, found in judged["generated"]
@@ -257,9 +281,8 @@ def _row(judged: Sequence[tuple[TwoEvents, Verdict]], seed: int) -> dict[str, An
 
 
 def _share(name: str, values: Sequence[float], seed: int) -> dict[str, Any]:
-    if not values:
-        return Score(name, None, "higher", note="no text has both events").to_json()
-    return mean_score(name, np.asarray(values), seed=seed).to_json()
+    note = "" if values else "no text has both events"
+    return mean_score(name, np.asarray(values) if values else None, note=note, seed=seed).to_json()
 
 
 def _false_alarms(tasks: Sequence[TwoEvents], heard: Mapping[str, HeardWindows], top: int) -> float:
@@ -269,11 +292,6 @@ def _false_alarms(tasks: Sequence[TwoEvents], heard: Mapping[str, HeardWindows],
         others = set(heard[task.id].labels) - {task.first, task.second}
         shares.append(len(others & heard[task.id].present(top)) / max(1, len(others)))
     return float(np.mean(shares))
-
-
-def _names(heard: HeardWindows, top: int) -> list[str]:
-    """What is heard, ordered by when it is heard most clearly."""
-    return sorted(heard.present(top), key=heard.surest)
 
 
 def _write_scenes(
@@ -307,46 +325,24 @@ def _scene(data: PreparedData, task: TwoEvents, settings: FollowSettings, number
     return mixer.scene(item_rng(settings.seed, 0, number))
 
 
-@dataclass(frozen=True)
-class NearAndFar:
-    """A sound near and far away, which is quieter, and duller since air takes the highs."""
-
-    near: np.ndarray
-    far: np.ndarray
-    rate: int
-
-
-def write_near_and_far(
-    bench: Setup,
-    events: Sequence[tuple[str, str]],
-    *,
-    seconds: float,
-    seed: int,
-    sampling: Mapping[str, Any],
-    progress: Progress | None = None,
-) -> None:
-    """Generate OUT/near and OUT/far with the same ids, hence the same seeds."""
+def _write_near_and_far(
+    bench: Setup, events: Sequence[tuple[str, str]], **making: Any
+) -> list[Pair]:
+    """Generate OUT/near and OUT/far with the same ids, hence the same seeds; returns the waves."""
     for folder, end in (("near", ""), ("far", f" {FAR}")):
-        texts = [Example(_name(i), text + end, (text,)) for i, (_, text) in enumerate(events)]
-        write_generated(
-            bench.out / folder, bench.pipeline, texts,
-            samples=1, seconds=seconds, seed=seed, sampling=sampling, progress=progress,
-        )  # fmt: skip
-
-
-def generated_pairs(bench: Setup, events: Sequence[tuple[str, str]]) -> list[NearAndFar]:
-    """The sounds that `write_near_and_far` made."""
+        texts = [Example(f"far-{i:03d}", text + end, (text,)) for i, (_, text) in enumerate(events)]
+        write_generated(bench.out / folder, bench.pipeline, texts, samples=1, **making)
+    places = [
+        [bench.out / folder / f"far-{number:03d}.0.wav" for folder in ("near", "far")]
+        for number in range(len(events))
+    ]
     rate = bench.pipeline.sample_rate
-
-    def wave(folder: str, number: int) -> np.ndarray:
-        return read_audio(bench.out / folder / f"{_name(number)}.0.wav", rate)
-
-    return [NearAndFar(wave("near", i), wave("far", i), rate) for i in range(len(events))]
+    return [(read_audio(near, rate), read_audio(far, rate)) for near, far in places]
 
 
-def true_pairs(
+def _true_pairs(
     bench: Setup, events: Sequence[tuple[str, str]], split: str, seed: int
-) -> list[NearAndFar]:
+) -> list[Pair]:
     """A held-out clip of each class, near and as the scene mixer moves it into the distance."""
     rate, own = bench.pipeline.sample_rate, bench.data.index.mel.sample_rate
     quieter = np.float32(decibels(-SceneConfig().distance_db))
@@ -356,24 +352,27 @@ def true_pairs(
         clip = int(rng.choice(clips_of_label(bench.data, split, label)))
         wave = resample(bench.data.wave(clip), own, rate)
         far = mixing.distant(wave, rate, round(mixing.TAIL * rate), rng)
-        pairs.append(NearAndFar(wave, far * quieter, rate))
+        pairs.append((wave, far * quieter))
     return pairs
 
 
-def distance(pairs: Sequence[NearAndFar], seed: int = 0) -> dict[str, Any]:
-    """How much quieter and duller the far sound of each pair is, with intervals."""
-    level = [_level(pair.far, pair.rate) - _level(pair.near, pair.rate) for pair in pairs]
+def _distance(pairs: Sequence[Pair], rate: int, seed: int) -> dict[str, Any]:
+    """How much quieter and duller (air takes the highs) the far sound of each pair is."""
+    level = [_level(far, rate) - _level(near, rate) for near, far in pairs]
     slope = [
-        tilt(third_octaves(pair.far, pair.rate)) - tilt(third_octaves(pair.near, pair.rate))
-        for pair in pairs
+        tilt(third_octaves(far, rate)) - tilt(third_octaves(near, rate)) for near, far in pairs
     ]
     both = [quiet < 0 and dull < 0 for quiet, dull in zip(level, slope, strict=True)]
-    return {
-        "pairs": len(pairs),
-        "level_db": _mean(level, seed),
-        "tilt_db_per_octave": _mean(slope, seed),
-        "quieter_and_duller": float(np.mean(both)) if both else None,
-    }
+    found: dict[str, Any] = {"pairs": len(pairs)}
+    for name, values in (("level_db", level), ("tilt_db_per_octave", slope)):
+        score = mean_score(name, np.asarray(values) if values else None, seed=seed)
+        found[name] = {"mean": score.value, "low": score.low, "high": score.high}
+    return found | {"quieter_and_duller": float(np.mean(both)) if both else None}
+
+
+def _level(wave: np.ndarray, rate: int) -> float:
+    """dB of full scale, of the parts that sound."""
+    return 20 * float(np.log10(max(mixing.active_rms(wave, rate), _QUIETEST)))
 
 
 def clips_of_label(data: PreparedData, split: str, label: str) -> list[int]:
@@ -382,24 +381,36 @@ def clips_of_label(data: PreparedData, split: str, label: str) -> list[int]:
     return [i for i in found if data.records[i].labels == (label,)]
 
 
-def _name(number: int) -> str:
-    return f"far-{number:03d}"
+def event(label: str) -> Phrase:
+    """A class as a statement and as a noun phrase, in the wording of captions if they know it."""
+    entry = phrase_table("esc50").get(label)
+    phrases = [phrase_of(text) for text in (entry["say"] if entry else [f"the sound of {label}"])]
+    return next((phrase for phrase in phrases if phrase.statements), phrases[0])
 
 
-def _mean(values: Sequence[float], seed: int) -> dict[str, float | None]:
-    interval = bootstrap_mean(np.asarray(values), seed=seed) if values else None
-    return {
-        "mean": float(np.mean(values)) if values else None,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
-    }
+def joined(first: str, second: str, join: str) -> str:
+    """Two classes in one sentence: "a dog barks, then rain falls"."""
+    a, b = event(first), event(second)
+    stated = a.statements and b.statements and join != "followed by"
+    one, other = (a.statements[0], b.statements[0]) if stated else (a.noun, b.noun)
+    return f"{one}, then {other}" if join == "then" else f"{one} {join} {other}"
 
 
-def _level(wave: np.ndarray, rate: int) -> float:
-    """dB of full scale, of the parts that sound."""
-    return 20 * float(np.log10(max(mixing.active_rms(wave, rate), _QUIETEST)))
+def make_tasks(labels: Sequence[str], count: int, seed: int = 0) -> list[TwoEvents]:
+    """Texts of two different classes, the joins in rotation; a pure function of the arguments."""
+    rng = np.random.default_rng(seed)
+    joins = list(JOINS)
+    tasks = []
+    for number in range(count):
+        first, second = (labels[i] for i in rng.choice(len(labels), size=2, replace=False))
+        join = joins[number % len(joins)]
+        tasks.append(
+            TwoEvents(f"two-{number:03d}", joined(first, second, join), join, first, second)
+        )
+    return tasks
 
 
-def parse_settings(values: Mapping[str, Any]) -> FollowSettings:
-    """Settings from the command line's values."""
-    return parse_config(FollowSettings, values, source="follow")
+def choose_events(labels: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:
+    """(label, sentence) of `count` classes, drawn by the seed."""
+    chosen = [labels[i] for i in np.random.default_rng(seed).permutation(len(labels))[:count]]
+    return [(label, (event(label).statements or (event(label).noun,))[0]) for label in chosen]

@@ -32,8 +32,8 @@ from pydantic import Field
 from diffsound.audio.io import read_audio
 from diffsound.config import Config, parse_config
 from diffsound.errors import ConfigError, DataError, DiffsoundError, InputError
+from diffsound.evaluation.metrics import LEVEL, RESAMPLES, TAILS, Interval
 from diffsound.evaluation.pages import audio_url
-from diffsound.evaluation.scores import LEVEL, RESAMPLES, Interval
 from diffsound.evaluation.sets import common_texts, make_folder, write_json
 from diffsound.files import atomic_write
 from diffsound.html import render, write_page
@@ -101,7 +101,6 @@ def build_test(
     texts: int = 15,
     takes: int = 1,
     seed: int = 0,
-    loudness: float | None = LOUDNESS,
 ) -> Path:
     """Write a test of systems from the folders of their evaluations; returns the page.
 
@@ -128,7 +127,7 @@ def build_test(
         for system, path in sources:
             name = secrets.token_hex(8)
             key[name] = KeyEntry(text=clip_id, system=system, source=path.name)
-            urls[name] = audio_url(read_audio(path, _RATE), _RATE, loudness=loudness)
+            urls[name] = audio_url(read_audio(path, _RATE), _RATE, loudness=LOUDNESS)
     test = secrets.token_hex(8)
     make_folder(out / "ratings")
     # Texts are numbered in the page: a clip's id may tell where the clip comes from.
@@ -151,7 +150,7 @@ def build_test(
         content=content,
     )
     target = write_page(out / "index.html", page)
-    stored = Key(test=test, loudness=loudness, clips=key)
+    stored = Key(test=test, loudness=LOUDNESS, clips=key)
     write_json(out / "key.json", stored.model_dump(mode="json"))
     return target
 
@@ -304,7 +303,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def listening_report(folder: str | Path, *, seed: int = 0) -> dict[str, Any]:
+def listening_report(folder: str | Path) -> dict[str, Any]:
     """Means, intervals and agreement of a test; writes FOLDER/report.json and report.md."""
     key, (listeners, failed) = read_key(folder), read_ratings(folder)
     listeners = [listener for listener in listeners if listener.ratings]
@@ -316,7 +315,7 @@ def listening_report(folder: str | Path, *, seed: int = 0) -> dict[str, Any]:
         columns = [at for at, clip in enumerate(key.clips.values()) if clip.system == system]
         texts = [clip.text for clip in key.clips.values() if clip.system == system]
         systems[system] = {
-            scale: _figure(values[:, columns], texts, seed) for scale, values in grades.items()
+            scale: _figure(values[:, columns], texts) for scale, values in grades.items()
         }
     report = {
         "listeners": len(listeners),
@@ -355,9 +354,7 @@ def krippendorff_alpha(values: np.ndarray) -> float | None:
     return float(1 - observed / expected)
 
 
-def crossed_interval(
-    values: np.ndarray, texts: Sequence[str], *, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval | None:
+def crossed_interval(values: np.ndarray, texts: Sequence[str]) -> Interval | None:
     """Interval of the mean of ratings [listeners, sounds] when both are resampled.
 
     Ratings by one listener are alike, and so are those of one text; resampling single ratings
@@ -370,16 +367,16 @@ def crossed_interval(
         return None
     known = ~np.isnan(values)
     filled = np.where(known, values, 0.0)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     means = []
-    for _ in range(resamples):
+    for _ in range(RESAMPLES):
         people = np.bincount(rng.integers(listeners, size=listeners), minlength=listeners)
         drawn = np.bincount(rng.integers(len(numbers), size=len(numbers)), minlength=len(numbers))
         weights = drawn[place]
         heard = people @ known @ weights
         if heard:  # otherwise nobody rated what was drawn
             means.append(people @ filled @ weights / heard)
-    return Interval(*np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist())
+    return Interval(*np.quantile(means, TAILS).tolist())
 
 
 def report_markdown(report: dict[str, Any]) -> str:
@@ -425,11 +422,11 @@ def _grades(key: Key, listeners: Sequence[Ratings]) -> dict[str, np.ndarray]:
     return grades | {MOS: np.mean(list(grades.values()), axis=0)}
 
 
-def _figure(values: np.ndarray, texts: Sequence[str], seed: int) -> dict[str, Any]:
+def _figure(values: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
     rated = int((~np.isnan(values)).sum())
     if not rated:
         return {"mean": None, "low": None, "high": None, "ratings": 0}
-    low, high = crossed_interval(values, texts, seed=seed) or (None, None)
+    low, high = crossed_interval(values, texts) or (None, None)
     return {"mean": float(np.nanmean(values)), "low": low, "high": high, "ratings": rated}
 
 

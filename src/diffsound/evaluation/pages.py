@@ -1,28 +1,169 @@
-"""The HTML reports of evaluations: each one file with its sounds and pictures, easy to send.
+"""What evaluations show: spectrograms side by side (figure 6), a sound as it forms, confusion
+matrices, and the HTML reports, each one file with its sounds and pictures.
 
-The templates are `templates/evaluation.html`, `recognise.html` and `follow.html`; here are the
-values they show.
+The templates are `templates/evaluation.html`, `recognise.html` and `follow.html`.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from diffsound.audio.io import encode_audio, read_audio
-from diffsound.audio.mel import MelConfig
+from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.spectrogram import spectrogram_image
-from diffsound.evaluation.figures import mel_of
-from diffsound.evaluation.sets import Example, read_examples
+from diffsound.errors import InputError, MissingExtraError
+from diffsound.evaluation.sets import Example, common_texts, read_examples
+from diffsound.files import atomic_write
+from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.unfinished import unfinished_mel
 from diffsound.html import data_url, render, write_page
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+CELL = (300, 120)
+_LINE, _GAP = 18, 10
+_LAST_FRAME_MS = 1500
+
+
+def mel_of(wave: np.ndarray, config: MelConfig) -> np.ndarray:
+    """A wave [samples] at the mel's rate to its mel [n_mels, L]."""
+    with torch.inference_mode():
+        return np.asarray(MelFrontEnd(config)(torch.from_numpy(wave)[None])[0].numpy())
+
+
+def side_by_side(path: str | Path, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> Path:
+    """Figure 6 as a PNG: a row per prompt, with a mel [n_mels, L] under each column's name."""
+    from PIL import Image, ImageDraw
+
+    columns = list(dict.fromkeys(name for _, mels in rows for name in mels))
+    if not columns:
+        raise InputError("there are no mels to draw")
+    width, height = CELL
+    row = _LINE + height + _GAP
+    size = (_GAP + len(columns) * (width + _GAP), 2 * _GAP + _LINE + len(rows) * row)
+    sheet = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(sheet)
+    for at, name in enumerate(columns):
+        draw.text((_GAP + at * (width + _GAP), _GAP), _latin(name), fill="black")
+    for line, (prompt, mels) in enumerate(rows):
+        top = _GAP + _LINE + line * row
+        draw.text((_GAP, top), _latin(prompt)[: size[0] // 7], fill="#555555")
+        for at, name in enumerate(columns):
+            if name in mels:
+                picture = spectrogram_image(mels[name], size=CELL)
+                sheet.paste(picture, (_GAP + at * (width + _GAP), top + _LINE))
+    return _save(sheet, Path(path))
+
+
+def figure_of_runs(
+    path: str | Path, runs: Mapping[str, str | Path], *, texts: int = 4, seed: int = 0
+) -> Path:
+    """Figure 6 from evaluations' folders: real clips and each system's first sound."""
+    if not runs or texts < 1:
+        raise InputError("a figure needs at least one evaluation and one text")
+    mel = MelConfig.full_band()
+    common = list(common_texts(runs).items())
+    drawn = np.random.default_rng(seed).permutation(len(common))[:texts]
+    rows = []
+    for clip_id, caption in (common[i] for i in drawn):
+        files = {"real": Path(next(iter(runs.values()))) / "real" / f"{clip_id}.wav"}
+        files |= {
+            name: Path(folder) / "generated" / f"{clip_id}.0.wav" for name, folder in runs.items()
+        }
+        waves = {name: read_audio(file, mel.sample_rate) for name, file in files.items()}
+        rows.append((caption, {name: mel_of(wave, mel) for name, wave in waves.items()}))
+    return side_by_side(path, rows)
+
+
+def denoising(
+    path: str | Path,
+    pipeline: TextToSound,
+    prompt: str,
+    *,
+    frames: int = 8,
+    seed: int = 0,
+    duration: float | None = None,
+    **sampling: Any,
+) -> Path:
+    """A sound as it forms: a GIF that plays the steps, or a PNG with them side by side.
+
+    frames: number of steps shown, the last one included.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".gif", ".png") or frames < 1:
+        raise InputError(f"the steps are drawn as a .gif or .png file, not {path.name}")
+    steps: list[Tensor] = []
+    (sound,) = pipeline(
+        prompt,
+        duration=duration,
+        seed=seed,
+        callback=lambda _, tokens: steps.append(tokens[0].cpu().clone()),
+        **sampling,
+    )
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(frames, len(steps))).round().astype(int))
+    names = [f"step {at + 1} of {len(steps)}" for at in chosen]
+    mels = [unfinished_mel(pipeline, steps[at]) for at in chosen[:-1]] + [sound.mel]
+    if path.suffix.lower() == ".png":
+        return side_by_side(path, [(prompt, dict(zip(names, mels, strict=True)))])
+    pictures = [spectrogram_image(mel, size=CELL) for mel in mels]
+    times = [max(80, math.ceil(2000 / len(pictures)))] * (len(pictures) - 1) + [_LAST_FRAME_MS]
+    return _save(
+        pictures[0], path, save_all=True, append_images=pictures[1:], duration=times, loop=0
+    )
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure of this size in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "eval") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def confusion_figure(
+    path: Path, asked: Sequence[str], labels: Sequence[str], counts: Mapping[str, np.ndarray]
+) -> Path:
+    """Which class is heard as which, a panel for each title in `counts`, int [asked, labels]."""
+    side = 1.5 + 0.16 * len(labels)
+    figure = new_figure(side * len(counts), 1.5 + 0.16 * len(asked))
+    panels = figure.subplots(1, len(counts), squeeze=False)[0]
+    for panel, (title, table) in zip(panels, counts.items(), strict=True):
+        shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        panel.imshow(shares, cmap="magma", vmin=0, vmax=1, aspect="auto")
+        # Otherwise matplotlib reads $…$ as mathematics, whatever a class is called.
+        plain: dict[str, Any] = {"fontsize": 6, "parse_math": False}
+        panel.set_xticks(range(len(labels)), labels, rotation=90, **plain)
+        panel.set_yticks(range(len(asked)), asked, **plain)
+        panel.set_title(f"{title}: class down, heard as across", fontsize=9, parse_math=False)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110)
+    return path
+
+
+def _save(picture: Image, path: Path, **options: Any) -> Path:
+    try:
+        with atomic_write(path) as temporary:
+            picture.save(temporary, **options)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def _latin(text: str) -> str:
+    """PIL's built-in font knows Latin-1 only."""
+    return text.encode("latin-1", "replace").decode("latin-1")
+
 
 PAGE = "report.html"
 ROWS = {
@@ -59,14 +200,7 @@ def audio_url(wave: np.ndarray, sample_rate: int, *, loudness: float | None = No
     return data_url(encode_audio(wave, sample_rate, "mp3", loudness=loudness), "audio/mpeg")
 
 
-def picture_url(picture: Image) -> str:
-    """A picture as a data URL."""
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
-    return data_url(buffer.getvalue(), "image/png")
-
-
-def write_evaluation(out: Path, report: Mapping[str, Any], *, shown: int = SHOWN) -> Path:
+def write_evaluation(out: Path, report: Mapping[str, Any]) -> Path:
     """Write OUT/report.html from the report of `evaluate run` and the sets beside it."""
     examples = read_examples(out)
     captions = {example.id: example.caption for example in examples}
@@ -83,7 +217,7 @@ def write_evaluation(out: Path, report: Mapping[str, Any], *, shown: int = SHOWN
             name: {row: scores[name] for row, scores in rows.items() if name in scores}
             for name in metrics
         },
-        examples=_examples(out, report, examples[:shown]),
+        examples=_examples(out, report, examples[:SHOWN]),
         nearest=_nearest(out, report, captions),
         extremes=_extremes(report["clips"]),
         protocol=_protocol(report),
@@ -106,8 +240,10 @@ def write_recognition(out: Path, report: Mapping[str, Any], pictures: Mapping[st
         title=f"Recognition of {report['title']}",
         report=report,
         names=ROWS,
-        confusion=_picture_file(pictures["own"]),
-        ear_confusion=_picture_file(pictures["ear"]) if "ear" in pictures else "",
+        confusion=data_url(pictures["own"].read_bytes(), "image/png"),
+        ear_confusion=data_url(pictures["ear"].read_bytes(), "image/png")
+        if "ear" in pictures
+        else "",
         clean_head=["", *CLEANLINESS.values()],
         clean=clean,
         worst=[_worst_class(out, report, entry) for entry in report["classes"][:WORST]],
@@ -116,11 +252,11 @@ def write_recognition(out: Path, report: Mapping[str, Any], pictures: Mapping[st
     return write_page(out / PAGE, text)
 
 
-def write_follow(out: Path, report: Mapping[str, Any], *, shown: int = SHOWN) -> Path:
+def write_follow(out: Path, report: Mapping[str, Any]) -> Path:
     """Write OUT/report.html from the report of `evaluate follow` and the sounds beside it."""
     config = MelConfig.model_validate(report["protocol"]["mel"])
     examples = []
-    for task in report["tasks"][:shown]:
+    for task in report["tasks"][:SHOWN]:
         heard = ", ".join(task["heard"][:6])
         states = (
             f"{task[of]} {'present' if task[f'{of}_present'] else 'missing'}"
@@ -146,9 +282,11 @@ def write_follow(out: Path, report: Mapping[str, Any], *, shown: int = SHOWN) ->
 def _take(path: Path, config: MelConfig, caption: str) -> dict[str, str]:
     """A sound in a file as spectrogram, player and caption."""
     wave = read_audio(path, config.sample_rate)
+    buffer = io.BytesIO()
     picture = spectrogram_image(mel_of(wave, config), size=_PICTURE)
+    picture.save(buffer, format="PNG", optimize=True)
     return {
-        "picture": picture_url(picture),
+        "picture": data_url(buffer.getvalue(), "image/png"),
         "sound": audio_url(wave, config.sample_rate),
         "caption": caption,
     }
@@ -232,10 +370,6 @@ def _extremes(clips: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def _protocol(report: Mapping[str, Any]) -> str:
     return json.dumps(report["protocol"], indent=2, ensure_ascii=False)
-
-
-def _picture_file(path: Path) -> str:
-    return data_url(path.read_bytes(), "image/png")
 
 
 def _number(value: float | None) -> str:

@@ -22,10 +22,10 @@ import numpy as np
 from diffsound.data.shards import PreparedData
 from diffsound.data.sources import SourceReport, open_source
 from diffsound.errors import DataError, DiffsoundError, InputError, MissingExtraError
-from diffsound.evaluation.distances import frechet_distance, moments
+from diffsound.evaluation.checks import TOP, hits, label_counts
 from diffsound.evaluation.ears import OutsideEar, load_ear
 from diffsound.evaluation.features import DataClip, FeatureCache, FileClip, ScoredClip, content_key
-from diffsound.evaluation.scores import TOP, Score, hits, label_counts, mean_score
+from diffsound.evaluation.metrics import Score, frechet_distance, mean_score, moments
 from diffsound.evaluation.sets import Progress
 
 FRECHET = "Fréchet distance"
@@ -254,12 +254,12 @@ class Probe:
         value = principal_frechet(vectors, reference)
         return found | {FRECHET: Score(FRECHET, value, "lower", note=note)}
 
-    def real_figures(self, seed: int = 0) -> dict[str, Score]:
+    def real_figures(self) -> dict[str, Score]:
         """The same of the real clips held back, with the distance to those it was fitted on."""
         vectors, labels = (of[self.real.reference] for of in (self.real.vectors, self.real.labels))
         places = self.places(labels.tolist())
         known = places >= 0
-        return self.figures(vectors[known], places[known], self.real.vectors[self.real.fit], seed)
+        return self.figures(vectors[known], places[known], self.real.vectors[self.real.fit])
 
 
 def principal_frechet(sounds: np.ndarray, reference: np.ndarray) -> float:

@@ -16,6 +16,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,25 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffsound.audio.io import read_audio
-from diffsound.config import Config, parse_config
+from diffsound.config import Config, parse_yaml, shown
 from diffsound.data.shards import PreparedData
-from diffsound.errors import DataError
-from diffsound.evaluation.checks import Columns, Facts, measure_clip, summarise
+from diffsound.errors import ConfigError, DataError
+from diffsound.evaluation.checks import (
+    TOP,
+    Columns,
+    Facts,
+    Named,
+    Opinion,
+    balanced,
+    hits,
+    measure_clip,
+    summarise,
+)
 from diffsound.evaluation.ears import load_ear
-from diffsound.evaluation.features import FeatureCache, FeatureSet, clips_of, extract
-from diffsound.evaluation.figures import confusion_figure
-from diffsound.evaluation.pages import ROWS, write_recognition
+from diffsound.evaluation.features import FeatureCache, FeatureSet, clips_of, extract_rows
+from diffsound.evaluation.metrics import LEVEL, softmax
+from diffsound.evaluation.pages import ROWS, confusion_figure, write_recognition
 from diffsound.evaluation.probe import Embeddings, Probe, embed_clips, read_real_clips
-from diffsound.evaluation.prompts import read_prompts
-from diffsound.evaluation.scores import LEVEL, TOP, Named, Opinion, balanced, hits, softmax
 from diffsound.evaluation.sets import (
     REPORT,
     Example,
@@ -43,13 +52,13 @@ from diffsound.evaluation.sets import (
     sample_names,
     set_up,
     write_best,
+    write_copies,
     write_generated,
     write_json,
-    write_passed,
-    write_real,
 )
-from diffsound.files import atomic_write
+from diffsound.files import atomic_write, read_text
 from diffsound.generation.names import slug
+from diffsound.text.clean import clean_prompt
 
 
 class RecogniseSettings(Config):
@@ -136,12 +145,7 @@ def recognise(
             )  # fmt: skip
             probe = Probe(real)
         names = make_sets(bench, asked, settings, progress)
-        heard = {
-            row: extract(
-                bench.judge, clips_of(bench.out / row, of), seconds=settings.seconds, cache=cache
-            )
-            for row, of in names.items()
-        }
+        heard = extract_rows(bench.judge, bench.out, names, settings.seconds, cache)
         by_ear = {
             row: embed_clips(
                 plug, clips_of(bench.out / row, of), cache=cache, progress=progress, what=row
@@ -237,14 +241,7 @@ def make_sets(
     out, pipeline = bench.out, bench.pipeline
     if settings.candidates > 1:
         pipeline.check_keep(settings.keep, settings.candidates)
-    write_real(
-        out / "real", bench.data, asked.real,
-        rate=pipeline.sample_rate, seconds=settings.seconds, progress=progress,
-    )  # fmt: skip
-    for through in ("vocoder", "codec"):
-        write_passed(
-            out / through, out / "real", pipeline, asked.real, through=through, progress=progress
-        )
+    write_copies(bench, asked.real, seconds=settings.seconds, progress=progress)
     common: dict[str, Any] = {
         "seconds": settings.seconds,
         "seed": settings.seed,
@@ -372,6 +369,18 @@ def _facts(bench: Setup, row: str, of: Mapping[str, int]) -> dict[str, list[Fact
     return found
 
 
-def parse_settings(values: Mapping[str, Any]) -> RecogniseSettings:
-    """Settings from the command line's values."""
-    return parse_config(RecogniseSettings, values, source="recognise")
+def read_prompts(path: str | Path | None = None) -> dict[str, list[str]]:
+    """Sentences by class: from a YAML file (`class: [sentence, …]`), or ours for ESC-50."""
+    source = resources.files(__package__) / "prompts.yaml" if path is None else Path(path)
+    try:
+        content = parse_yaml(source.read_text("utf-8") if path is None else read_text(path))
+    except (OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"the prompts in {source} cannot be read: {reason}") from error
+    if not isinstance(content, dict) or not content:
+        raise ConfigError(f"{source} must hold sentences by class: 'dog: [a dog barks, …]'")
+    for label, sentences in content.items():
+        texts = isinstance(sentences, list) and all(isinstance(text, str) for text in sentences)
+        if not isinstance(label, str) or not texts or not sentences:
+            raise ConfigError(f"{source}: '{shown(label)}' must have a list of sentences")
+    return {label: [clean_prompt(text) for text in texts] for label, texts in content.items()}

@@ -33,9 +33,9 @@ from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner, load_captioner
 from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.judges.ranking import LikelihoodRanker
+from diffsound.model.backends import usable_device
 from diffsound.model.bundle import BUNDLED, Bundle, resolve
 from diffsound.model.config import CONFIG_FILE
-from diffsound.model.devices import usable_device
 from diffsound.text.clean import clean_prompt
 
 REPORT = "report.json"
@@ -246,29 +246,25 @@ def write_real(
         write_audio(path, fit_length(wave, round(seconds * rate)), rate, overwrite=True)
 
 
-def write_passed(
-    folder: Path,
-    real: Path,
-    pipeline: TextToSound,
-    examples: Sequence[Example],
-    *,
-    through: str,
-    progress: Progress | None = None,
+def write_copies(
+    bench: Setup, examples: Sequence[Example], *, seconds: float, progress: Progress | None = None
 ) -> None:
-    """Pass the real clips through the "vocoder" alone, or through "codec" and vocoder.
+    """Write the real clips, and what vocoder alone and codec with vocoder make of them.
 
     By the pipeline's own path, so that the rows show what ships.
     """
-    wanted = {example.id: folder / f"{example.id}.wav" for example in examples}
-    bundle, rate = pipeline.bundle, pipeline.sample_rate
-    for name, path in _missing(wanted, through, progress):
-        wave = torch.from_numpy(read_audio(real / f"{name}.wav", rate))
-        mel = bundle.mel(wave)
-        if through == "codec":
-            mel = pipeline.decode(bundle.codec.encode(mel))
-        made = pipeline.vocode(mel)
-        samples = fit_length(made[0].cpu().numpy(), len(wave))
-        write_audio(path, samples, rate, overwrite=True)
+    pipeline, bundle, rate = bench.pipeline, bench.pipeline.bundle, bench.pipeline.sample_rate
+    real = bench.out / "real"
+    write_real(real, bench.data, examples, rate=rate, seconds=seconds, progress=progress)
+    for row in ("vocoder", "codec"):
+        wanted = {example.id: bench.out / row / f"{example.id}.wav" for example in examples}
+        for name, path in _missing(wanted, row, progress):
+            wave = torch.from_numpy(read_audio(real / f"{name}.wav", rate))
+            mel = bundle.mel(wave)
+            if row == "codec":
+                mel = pipeline.decode(bundle.codec.encode(mel))
+            made = pipeline.vocode(mel)[0].cpu().numpy()
+            write_audio(path, fit_length(made, len(wave)), rate, overwrite=True)
 
 
 def write_generated(

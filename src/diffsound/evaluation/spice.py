@@ -1,7 +1,8 @@
-"""SPICE, where the user has the Stanford CoreNLP 3.6.0 jars that it needs.
+"""SPICE, where the user has the jars it needs, and our own scene-graph score where not.
 
-pycocoevalcap's wheel holds SPICE itself but not CoreNLP; its own wrapper downloads CoreNLP into the
-installation on first use. Nothing is downloaded here: the user names a folder with
+pycocoevalcap's wheel holds SPICE itself but not Stanford CoreNLP 3.6.0, which its own wrapper
+downloads into the installation on first use. Nothing is downloaded here: the user names a folder
+with
 
     stanford-corenlp-3.6.0.jar           the parser
     stanford-corenlp-3.6.0-models.jar    its models
@@ -10,20 +11,80 @@ which come in https://nlp.stanford.edu/software/stanford-corenlp-full-2015-12-09
 Central as edu.stanford.nlp:stanford-corenlp:3.6.0, without and with the classifier "models". The
 folder may be that zip unpacked, one that holds it, or SPICE's own distribution (`spice-1.0.jar` and
 `lib/`), whose SPICE is then used. `checksums` tells which files were used.
+
+The scene-graph score is an F-score over small graphs read from captions:
+
+    "a small dog barks at a car" -> dog, bark, car, (dog, bark), (dog, small), (dog, at, car)
+
+It is in the spirit of SPICE but not SPICE. Parsers that could replace SPICE's need a spaCy language
+model, which no package index carries, or a T5 of a gigabyte; captions of sounds are short and plain
+enough for a list of verbs and rules of position. What sounds and what it does are both nodes, so
+"the bark of a dog", "a barking dog" and "a dog barks" mean the same, as they do to the ear.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from diffsound.errors import DiffsoundError, InputError
-from diffsound.evaluation.ptb import coco_folder, java
+import yaml
+
+from diffsound.errors import DiffsoundError, InputError, MissingExtraError
 from diffsound.files import sha256
+from diffsound.text import english
+from diffsound.text.ptb import PUNCTUATION, ptb_words
+
+
+def java() -> str | None:
+    """The Java program, if this machine has one."""
+    return shutil.which("java")
+
+
+def tokenize_captions(captions: Sequence[str]) -> list[str]:
+    """Each caption as its words joined by spaces, as the scorers of pycocoevalcap take them.
+
+    By Stanford's program, the reference, if there is Java; else by our equivalent.
+    """
+    program = java()
+    if program is None:
+        return [" ".join(ptb_words(caption)) for caption in captions]
+    # pycocoevalcap's own wrapper writes into its installation folder, which may be read-only, and
+    # loses its place when a caption has a line break; the jar reads standard input as well.
+    jar = coco_folder() / "tokenizer" / "stanford-corenlp-3.4.1.jar"
+    command = [program, "-XX:TieredStopAtLevel=1", "-cp", str(jar)]
+    command += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    lines = "".join(" ".join(caption.split()) + "\n" for caption in captions)
+    done = subprocess.run(
+        [*command, "-encoding", "utf-8"], input=lines.encode(), capture_output=True, check=False
+    )
+    found = done.stdout.decode("utf-8", "replace").split("\n")
+    if done.returncode or len(found) <= len(captions):
+        problem = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
+        raise DiffsoundError(f"the Java tokenizer failed: {problem}; see java -version")
+    return [
+        " ".join(word for word in line.split() if word not in PUNCTUATION)
+        for line in found[: len(captions)]
+    ]
+
+
+def coco_folder() -> Path:
+    """Where pycocoevalcap and its jars are installed."""
+    try:
+        import pycocoevalcap
+    except ModuleNotFoundError:
+        raise MissingExtraError("pycocoevalcap", "eval") from None
+    return Path(next(iter(pycocoevalcap.__path__)))
+
 
 FOLDER_VARIABLE = "DIFFSOUND_CORENLP"
 JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
@@ -113,3 +174,269 @@ def read_answers(text: str, count: int) -> list[float]:
     if missing:
         raise DiffsoundError(f"SPICE gave no score for {len(missing)} of {count} captions")
     return [float(found[number] or 0.0) for number in range(count)]
+
+
+Fact = tuple[str, ...]
+
+
+def scene_graph_score(candidate: str, references: Sequence[str]) -> float:
+    """F-score of the candidate's facts against those of all references together, 0 to 1."""
+    mine = scene_graph(candidate)
+    truth = frozenset[Fact]().union(*(scene_graph(reference) for reference in references))
+    if not mine or not truth:
+        return float(mine == truth)
+    shared = len(mine & truth)
+    return 2.0 * shared / (len(mine) + len(truth))
+
+
+@lru_cache(maxsize=65536)
+def scene_graph(caption: str) -> frozenset[Fact]:
+    """The facts of a caption: nodes (thing,), pairs (thing, action or quality), relations
+    (thing, preposition, thing); words in their base form, synonyms as one."""
+    facts: set[Fact] = set()
+    for clause in _clauses(caption):
+        facts |= _Reader(clause).facts()
+    return frozenset(facts)
+
+
+@cache
+def _lists() -> dict[str, Any]:
+    text = files("diffsound.evaluation").joinpath("scene_graph.yaml").read_text(encoding="utf-8")
+    lists: dict[str, Any] = yaml.safe_load(text)
+    verbs = sorted(english.VERBS | set(lists["verbs"]))
+    lists["third"] = {english.third_person(verb): verb for verb in verbs}
+    lists["doing"] = {english.participle(verb): verb for verb in verbs}
+    lists["done"] = {_past(verb): verb for verb in verbs} | lists["irregular"]
+    lists["base"] = {verb: verb for verb in verbs}
+    lists["same"] = {word: group[0] for group in lists["synonyms"] for word in group}
+    lists["quality"] = english.ADJECTIVES | set(lists["adjectives"])
+    phrases = sorted(lists["phrases"], key=len, reverse=True)
+    lists["phrase"] = re.compile(rf"\b({'|'.join(map(re.escape, phrases))})\b")
+    ends = sorted(lists["splitting"], key=len, reverse=True)
+    lists["split"] = re.compile(rf"[.,;:!?()]+|\b(?:{'|'.join(map(re.escape, ends))})\b")
+    return lists
+
+
+def _past(verb: str) -> str:
+    """bark -> barked, rattle -> rattled, drip -> dripped, cry -> cried."""
+    if re.search(r"[^aeiou]y$", verb):
+        return verb[:-1] + "ied"
+    return re.sub(r"e?ing$", "", english.participle(verb)) + "ed"
+
+
+def _clauses(caption: str) -> Iterable[list[str]]:
+    """The caption's statements as words, without those that say nothing."""
+    lists = _lists()
+    text = " ".join(caption.lower().split())
+    text = lists["phrase"].sub(lambda found: str(lists["phrases"][found[0]]), text)
+    for part in lists["split"].split(text):
+        words = ptb_words(part)
+        kept: list[str] = []
+        for place, word in enumerate(words):
+            # "the sound of rain" is rain; so is "a series of knocks" knocks.
+            weightless = {*lists["empty"], *lists["collective"]}
+            after = place > 0 and word == "of" and words[place - 1] in weightless
+            alone = len(words) == 1 and word in lists["collective"]
+            named = word in lists["collective"] and words[place + 1 : place + 2] != ["of"]
+            if not after and (word not in weightless or alone or named):
+                kept.append(word)
+        yield kept
+
+
+def _lemma(word: str) -> str:
+    """The base form of a noun or verb, and of words that mean the same the one that stands."""
+    lists = _lists()
+    for table in ("nouns", "doing", "third", "base"):
+        if word in lists[table]:
+            word = lists[table][word]
+            break
+    else:
+        if re.search(r"[^aeiou]ies$", word):
+            word = word[:-3] + "y"
+        elif re.search(r"(ch|sh|ss|x|zz)es$", word):
+            word = word[:-2]
+        elif re.search(r"[^suwi]s$", word) or re.search(r"ws$", word):
+            word = word[:-1]
+        elif re.search(r"\w{3}ing$", word):
+            word = word[:-3]
+    return str(lists["same"].get(word, word))
+
+
+def _manner(word: str) -> str | None:
+    """The quality an adverb names: loudly -> loud; None for other words."""
+    lists = _lists()
+    if word in lists["adverbs"]:
+        return str(lists["same"].get(word, word))
+    if not re.search(r"\w{3}ly$", word):
+        return None
+    stem = re.sub(r"ical$", "ic", re.sub(r"i$", "y", word[:-2]))
+    stem = lists["done"].get(stem, stem)
+    return str(lists["same"].get(stem, stem))
+
+
+@dataclass
+class _Reader:
+    """Reads one clause from left to right.
+
+    agents: who acts, if an action comes. action: the last one. prep: the preposition whose thing
+    is still to come, anchor: what it belongs to. qualities: said before the thing they are of.
+    """
+
+    words: list[str]
+    found: set[Fact] = field(default_factory=set)
+    agents: list[str] = field(default_factory=list)
+    last: str | None = None
+    action: str | None = None
+    prep: str | None = None
+    anchor: str | None = None
+    qualities: list[str] = field(default_factory=list)
+    joined: bool = False
+    open: bool = False  # an article or quality was read: a noun must come
+
+    def facts(self) -> set[Fact]:
+        """All facts of the clause."""
+        lists = _lists()
+        at = 0
+        while at < len(self.words):
+            word = self.words[at]
+            manner = _manner(word)
+            if word in ("and", "or"):
+                self.joined = True
+            elif word in english.ARTICLES:
+                self.open = True
+            elif word in english.PREPOSITIONS and not self.open:
+                self.prep, self.anchor = word, self.last
+            elif word in lists["helping"] and not self.open:
+                pass
+            elif self._is_action(at):
+                self._act(_verb(word))
+            elif manner is not None and not self.open:
+                self._describe(manner)
+            elif word in lists["quality"]:
+                self.qualities.append(str(lists["same"].get(word, word)))
+                self.open = True
+            else:
+                at = self._thing(at)
+            at += 1
+        target = self.action or self.last
+        self.found |= {(target, word) if target else (word,) for word in self.qualities}
+        return self.found
+
+    def _is_action(self, at: int) -> bool:
+        """Whether the word is a verb here and not the name of what it does."""
+        lists, word = _lists(), self.words[at]
+        after = self.words[at + 1] if at + 1 < len(self.words) else ""
+        if word in lists["nouns"]:
+            return False
+        if word in lists["doing"] or re.search(r"\w{3}ing$", word):
+            # "a barking dog" is read as dog and bark all the same.
+            return word not in lists["quality"] or not self._is_noun(after)
+        if self.open:
+            return False
+        if word in lists["third"]:
+            return bool(self.agents) and after not in lists["doing"] and after != "of"
+        if word in lists["done"] and word not in lists["base"]:
+            return True
+        if word not in lists["base"] or not self.agents:
+            return False
+        before = self.words[at - 1]
+        again = self.joined and self.action is not None
+        plural = len(self.agents) > 1 or english.is_plural([before])
+        return (plural and before not in lists["third"]) or again
+
+    def _is_noun(self, word: str) -> bool:
+        lists = _lists()
+        others = english.ARTICLES | english.PREPOSITIONS | {"", "and", "or"}
+        return word not in others and word not in lists["helping"] and _manner(word) is None
+
+    def _act(self, lemma: str) -> None:
+        # "with a dog barking", "rain on a roof dripping": after an action the nearest acts.
+        if self.action is not None and not self.joined and self.last not in (None, self.action):
+            self.agents = [str(self.last)]
+        self.found.add((lemma,))
+        self.found |= {(agent, lemma) for agent in self.agents if agent != lemma}
+        self.action = self.last = lemma
+        self.prep, self.joined = None, False
+        for quality in self.qualities:
+            self.found.add((lemma, quality))
+        self.qualities, self.open = [], False
+
+    def _thing(self, at: int) -> int:
+        """Read a row of nouns from `at`; its last word is the thing. Returns where it ends."""
+        lists = _lists()
+        end = at
+        while end + 1 < len(self.words) and self._goes_on(end + 1):
+            end += 1
+        *before, head = [_lemma(word) for word in self.words[at : end + 1]]
+        if before and head in lists["base"] and head not in lists["nouns"]:
+            # "dog bark": the bark is what the dog does.
+            self.found |= {(head,), (before[-1], head)}
+            head, before = before[-1], before[:-1]
+        self.found.add((head,))
+        for quality in (*before, *self.qualities):
+            if quality != head:
+                self.found.add((head, quality))
+        self.qualities, self.open = [], False
+        self._place(head, self._is_next_action(end + 1))
+        return end
+
+    def _goes_on(self, at: int) -> bool:
+        word, lists = self.words[at], _lists()
+        if not self._is_noun(word) or word in lists["quality"]:
+            return False
+        others = self.agents if self.joined else []
+        held, self.agents = self.agents, [*others, self.words[at - 1]]
+        verb = self._is_action_after_noun(at)
+        self.agents = held
+        return not verb
+
+    def _is_action_after_noun(self, at: int) -> bool:
+        held, self.open = self.open, False
+        verb = self._is_action(at)
+        self.open = held
+        return verb
+
+    def _is_next_action(self, at: int) -> bool:
+        """Whether the words from `at` on begin with a verb of the thing just read."""
+        lists = _lists()
+        while at < len(self.words) and (
+            self.words[at] in lists["helping"] or _manner(self.words[at])
+        ):
+            at += 1
+        others = self.agents if self.joined else []
+        held, self.agents = self.agents, [*others, self.words[at - 1]]
+        verb = at < len(self.words) and self._is_action_after_noun(at)
+        self.agents = held
+        return verb
+
+    def _place(self, head: str, acts: bool) -> None:
+        """Give the thing its part: of a preposition, of an action, or who acts next."""
+        lists = _lists()
+        if self.prep is not None and self.anchor is not None:
+            if self.prep == "of" and self.anchor in lists["base"]:
+                self.found.add((head, self.anchor))  # "the bark of a dog"
+            elif self.anchor == self.action and self.agents:
+                self.found.add((self.agents[-1], self.prep, head))
+            else:
+                self.found.add((self.anchor, self.prep, head))
+            if self.prep == "of" and self.action is None:
+                self.agents = [head]
+        elif self.action is not None and not (self.joined and acts):
+            self.found.add((head, self.action))  # what is done is done to something
+        elif self.joined and self.action is None:
+            self.agents.append(head)
+        else:
+            self.agents, self.action = [head], None
+        self.prep, self.last, self.joined = None, head, False
+
+    def _describe(self, quality: str) -> None:
+        target = self.action or self.last
+        if target is None:
+            self.qualities.append(quality)
+            return
+        self.found.add((target, quality))
+
+
+def _verb(word: str) -> str:
+    lists = _lists()
+    return _lemma(lists["done"].get(word, word))

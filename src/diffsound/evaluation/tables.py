@@ -11,25 +11,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from diffsound.config import Config
 from diffsound.data.shards import PreparedData
+from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.evaluation.captions import CaptionRanker, ClipSound, caption_comparison
 from diffsound.evaluation.compare import compare
 from diffsound.evaluation.features import FeatureCache, FileClip, clips_of, extract
-from diffsound.evaluation.paper_tables import PaperTable, Row, paper_table
-from diffsound.evaluation.scores import RESAMPLES, Score, bootstrap_mean
+from diffsound.evaluation.metrics import RESAMPLES, Score, mean_score
+from diffsound.evaluation.paper_tables import PaperTable, Row, paper_table, write_table
 from diffsound.evaluation.sets import (
     Example,
     Progress,
@@ -45,10 +48,9 @@ from diffsound.evaluation.sets import (
     write_json,
     write_real,
 )
-from diffsound.evaluation.speeds import seconds_per_sound
 from diffsound.evaluation.spice import checksums, corenlp_folder
-from diffsound.evaluation.table_output import write_table
 from diffsound.files import sha256
+from diffsound.generation.bench import watched
 from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner
 from diffsound.judges.classifier import Classifier, load_classifier
@@ -117,6 +119,10 @@ class _Bench:
     corenlp: Path | None
     cache: FeatureCache
     progress: Progress | None
+
+    @property
+    def resamples(self) -> int:
+        return RESAMPLES if self.config.resamples is None else self.config.resamples
 
 
 def make_table(
@@ -280,7 +286,7 @@ def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[
         partners = [of[clip.id] for clip in clips]
         scores |= caption_comparison(
             bench.captioner, bench.examples, clips, partners, bench.corenlp,
-            resamples=RESAMPLES if config.resamples is None else config.resamples,
+            resamples=bench.resamples,
         )  # fmt: skip
     if bench.matcher is not None:
         scores[MATCH] = _match(bench, pipeline.bundle, clips)
@@ -301,13 +307,12 @@ def _match(bench: _Bench, bundle: Bundle, clips: Sequence[FileClip]) -> Score:
         ranker.score(texts[text], [ClipSound(clip.wave(rate), rate)])[0]
         for text, clip in zip(of, clips, strict=True)
     ]
-    resamples = RESAMPLES if bench.config.resamples is None else bench.config.resamples
     clip_ids = [text.rpartition(".t")[0] for text in of]
-    low, high = bootstrap_mean(
-        np.array(found), groups=clip_ids, resamples=resamples, seed=bench.config.seed
-    ) or (None, None)
     note = "cosine of sound and text by the matcher, which is not the paper's"
-    return Score(MATCH, math.fsum(found) / len(found), "higher", low, high, note)
+    return mean_score(
+        MATCH, np.array(found), note=note, groups=clip_ids,
+        resamples=bench.resamples, seed=bench.config.seed,
+    )  # fmt: skip
 
 
 def _kept(
@@ -378,3 +383,45 @@ def _read_cell(path: Path, plan: str) -> dict[str, Score] | None:
         return {name: Score(**score) for name, score in content["scores"].items()}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+MEL, WAVE, UNCACHED = "s/mel", "s/sound", "s/mel, no cache"
+_SOUNDS = 3  # timed one at a time, after one that is not
+
+
+def seconds_per_sound(
+    pipeline: TextToSound, texts: Sequence[str], seconds: float, sampling: Mapping[str, Any]
+) -> dict[str, Score]:
+    """Seconds without the vocoder and with it; of an AR decoder also without its cache."""
+    mel, wave = _timed(pipeline, texts, seconds, sampling)
+    how = f"{torch.get_num_threads()} threads, one sound at a time"
+    scores = {
+        MEL: Score(MEL, mel, "lower", note=f"without the vocoder, {how}; the paper: on a P40"),
+        WAVE: Score(WAVE, wave, "lower", note=f"all stages, {how}"),
+    }
+    decoder = pipeline.bundle.decoder
+    if isinstance(decoder, ARDecoder):
+        note = f"AR with a cache of keys and values, {how}"
+        scores[MEL] = replace(scores[MEL], note=note)
+        decoder.generate = partial(decoder.generate, use_cache=False)  # type: ignore[method-assign]
+        try:
+            mel, _ = _timed(pipeline, texts, seconds, sampling)
+        finally:
+            vars(decoder).pop("generate", None)
+        note = f"AR that computes everything again at every step, as the paper's does; {how}"
+        scores[UNCACHED] = Score(UNCACHED, mel, "lower", note=note)
+    return scores
+
+
+def _timed(
+    pipeline: TextToSound, texts: Sequence[str], seconds: float, sampling: Mapping[str, Any]
+) -> tuple[float, float]:
+    """Seconds to a mel and to a wave, means of a few sounds."""
+    pipeline(texts[0], duration=seconds, seed=0, **sampling)
+    chosen = texts[:_SOUNDS]
+    started = time.perf_counter()
+    with watched(pipeline) as spent:
+        for text in chosen:
+            pipeline(text, duration=seconds, seed=0, **sampling)
+    whole = time.perf_counter() - started
+    return (whole - spent["vocoder"]) / len(chosen), whole / len(chosen)

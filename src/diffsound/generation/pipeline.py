@@ -35,11 +35,9 @@ from diffsound.generation.settings import (
     complete,
 )
 from diffsound.generation.sound import Sound
-from diffsound.judges.captioner import load_captioner
 from diffsound.judges.ranking import LikelihoodRanker, MatcherRanker, Ranker, best_takes
-from diffsound.model.backends import default_backend, networks
+from diffsound.model.backends import default_backend, networks, usable_device
 from diffsound.model.bundle import RANKERS, Bundle
-from diffsound.model.devices import usable_device
 from diffsound.text.clean import clean_prompt
 from diffsound.text.features import TextFeatures
 from diffsound.threads import one_core_each, torch_threads
@@ -370,6 +368,8 @@ class TextToSound:
             return self._ranker
         if "matcher" in self.bundle.judges:
             return self.matcher
+        from diffsound.judges.captioner import load_captioner
+
         return LikelihoodRanker(load_captioner(self.bundle.judges["captioner"]).to(self.device))
 
     def check_keep(self, keep: int, num_candidates: int) -> None:

@@ -1,25 +1,29 @@
-"""All that listens: the networks that judge sounds, and ranking by them.
+"""The networks that judge sounds, and ranking by them.
 
-A bundle may carry them, each in the form of a run's export:
+A bundle may contain them, each in the form of a run's export:
 
-    my-bundle/matcher/       says how well sounds fit a text: chooses among candidates
-    my-bundle/captioner/     says what is heard, word by word: caption scores; ranks, too
-    my-bundle/classifier/    features and labels behind FID, KL and recognition
+    my-bundle/matcher/       how well a sound fits a text: chooses among candidates
+    my-bundle/captioner/     describes a sound: caption scores; can rank, too
+    my-bundle/classifier/    features and labels for FID, KL and recognition
 
-A bundle makes sounds without them; they are loaded when they are first asked for.
+A bundle can generate without them; each is loaded on first use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-if TYPE_CHECKING:
-    from torch import nn
+from torch import nn
+
+from diffsound.config import Config, parse_config
+from diffsound.weights import build_with, load_export_of, read_header
 
 JudgeKind = Literal["captioner", "classifier", "matcher"]
 JUDGES: tuple[JudgeKind, ...] = get_args(JudgeKind)
+ConfigT = TypeVar("ConfigT", bound=Config)
+JudgeT = TypeVar("JudgeT", bound=nn.Module)
 
 
 def judges_in(bundle: Path) -> dict[JudgeKind, Path]:
@@ -41,10 +45,17 @@ def load_judge(kind: JudgeKind, folder: str | Path) -> nn.Module:
     return loaders[kind](folder)
 
 
-def describe_judge(kind: JudgeKind, folder: Path) -> dict[str, Any]:
-    """What `diffsound bundle inspect` shows of a judge: its size, steps and held-out figures."""
-    from diffsound.weights import read_header
+def load_exported(
+    folder: str | Path, kind: JudgeKind, config: type[ConfigT], build: Callable[[ConfigT], JudgeT]
+) -> JudgeT:
+    """The judge of a run, of its export, or of a folder shipped like one; in eval mode."""
+    content, state = load_export_of(folder, kind)
+    parsed = parse_config(config, content, str(folder))
+    return build_with(lambda: build(parsed), state, str(folder)).eval().requires_grad_(False)
 
+
+def describe_judge(kind: JudgeKind, folder: Path) -> dict[str, Any]:
+    """What `diffsound bundle inspect` shows: parameters, steps and held-out scores."""
     header = read_header(folder)
     parameters = sum(p.numel() for p in load_judge(kind, folder).parameters())
     return {"parameters": parameters, "step": header["step"]} | header["metrics"]

@@ -4,15 +4,17 @@
     captioner.caption(mel)                            # ["a dog barks"]
     captioner.log_likelihood(mel, ["a dog barks"])    # how well the words fit the sound
 
-Beside the paper's use (compare the sentence with the prompt) it says how likely the prompt itself
-is, which needs no search and ranks candidates in one pass.
+The paper compares the sentence with the prompt. The likelihood of the prompt itself needs no search
+and ranks candidates in one pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +22,140 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig
-from diffsound.config import Config, Count, Width, parse_config
+from diffsound.config import Config, Count, Width
 from diffsound.decoder.layers import CrossAttention, FeedForward, SelfAttention, merge_heads
-from diffsound.errors import InputError
-from diffsound.judges.beam import beam_search, greedy_search
-from diffsound.judges.caption_tokenizer import END, PAD, START, UNKNOWN, CaptionTokenizer
+from diffsound.errors import DataError, InputError
+from diffsound.judges import load_exported
 from diffsound.judges.captioner_encoder import AudioEncoder, EncoderConfig, PatchConfig
+from diffsound.text.ptb import ptb_words
+
+
+class Decoding(Protocol):
+    """A model in the middle of sentences, one per row."""
+
+    def step(self, numbers: Tensor) -> Tensor:
+        """Take the next number of every row, int64 [N]; log-probabilities of the one after it,
+        [N, V], with -inf for what must not be said."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only, int64 [M], in this order; a row may be named many times."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    """The sentences found for each item, best first.
+
+    numbers: int64 [B, beams, S], from the first number to the end mark, then filled with it.
+    scores:  [B, beams] sum of log-probabilities / length ** length_penalty, the end mark counted;
+             -inf where there are fewer sentences than beams.
+    """
+
+    numbers: Tensor
+    scores: Tensor
+
+
+def beam_search(
+    model: Decoding,
+    batch: int,
+    *,
+    start: int,
+    end: int,
+    beams: int = 4,
+    longest: int = 30,
+    length_penalty: float = 0.7,
+) -> Hypotheses:
+    """The best sentences of at most `longest` numbers, the end mark not counted.
+
+    model: has `batch` rows, nothing said yet.
+    length_penalty: 0 compares sums, which favours short sentences; 1 compares means.
+    """
+    if beams < 1 or longest < 1:
+        raise InputError("a beam search needs at least one beam and one word")
+    log_probs = model.step(torch.full((batch,), start))
+    device, vocabulary = log_probs.device, log_probs.shape[-1]
+    items = torch.arange(batch, device=device)[:, None]  # [B, 1]
+    # One live row per item at first: equal rows would fill the beam with one sentence.
+    sums = log_probs.new_zeros(batch, 1)
+    said = torch.empty(batch, 1, 0, dtype=torch.int64, device=device)
+    done = Hypotheses(
+        torch.full((batch, beams, longest + 1), end, device=device),
+        log_probs.new_full((batch, beams), -torch.inf),
+    )
+    for length in range(1, longest + 1):
+        totals = sums[:, :, None] + log_probs.reshape(batch, -1, vocabulary)
+        # A sentence may end here, whatever else could follow it.
+        ended = totals[:, :, end] / length**length_penalty
+        done = _best_of(done, said, ended, end)
+        totals[:, :, end] = -torch.inf
+        width = min(beams, totals[0].numel())
+        sums, places = totals.flatten(1).topk(width)
+        parents, numbers = places // vocabulary, places % vocabulary
+        said = torch.cat((said[items, parents], numbers[:, :, None]), dim=-1)
+        rows_each = totals.shape[1]
+        model.keep((items * rows_each + parents).flatten())
+        log_probs = model.step(numbers.flatten())
+        # What is still running only loses; at best it loses nothing until the longest length.
+        most = sums.amax(1) / (longest + 1) ** length_penalty
+        if bool((done.scores[:, -1] >= most).all()):
+            return done
+    totals = sums + log_probs.reshape(batch, -1, vocabulary)[:, :, end]
+    return _best_of(done, said, totals / (longest + 1) ** length_penalty, end)
+
+
+def _best_of(done: Hypotheses, said: Tensor, scores: Tensor, end: int) -> Hypotheses:
+    """Join ended sentences said [B, n, S], scores [B, n] to those done; keep as many as before."""
+    room = done.numbers.shape[-1]
+    filled = torch.nn.functional.pad(said, (0, room - said.shape[-1]), value=end)
+    numbers = torch.cat((done.numbers, filled), dim=1)
+    best, places = torch.cat((done.scores, scores), dim=1).topk(done.scores.shape[1])
+    return Hypotheses(numbers.gather(1, places[:, :, None].expand(-1, -1, room)), best)
+
+
+PAD, START, END, UNKNOWN = range(4)
+SPECIAL = 4  # the first number that is a word
+
+
+class CaptionTokenizer:
+    """The words of the training captions, numbered; every other word is UNKNOWN."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        if not words or len(set(words)) != len(words):
+            raise DataError("a caption tokenizer needs words, each of them once")
+        self.words = tuple(words)
+        self._numbers = {word: SPECIAL + place for place, word in enumerate(self.words)}
+
+    @classmethod
+    def build(cls, captions: Iterable[str], min_count: int = 1) -> CaptionTokenizer:
+        """The words said at least `min_count` times in `captions`, the commonest first."""
+        counts = Counter(word for caption in captions for word in ptb_words(caption))
+        common = [word for word, count in counts.items() if count >= min_count]
+        return cls(sorted(common, key=lambda word: (-counts[word], word)))
+
+    def __len__(self) -> int:
+        """How many numbers there are, the special ones included."""
+        return SPECIAL + len(self.words)
+
+    def encode(self, caption: str) -> list[int]:
+        """The numbers of a caption's words, without start and end."""
+        return [self._numbers.get(word, UNKNOWN) for word in ptb_words(caption)]
+
+    def batch(self, captions: Sequence[str], longest: int) -> Tensor:
+        """Captions from START to END, padded: int64 [B, S]; of a longer one `longest` words."""
+        rows = [[START, *self.encode(caption)[:longest], END] for caption in captions]
+        width = max(map(len, rows))
+        return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+    def decode(self, numbers: Iterable[int]) -> str:
+        """The words before the first END; special numbers are left out."""
+        words: list[str] = []
+        for number in numbers:
+            if number == END:
+                break
+            if number >= SPECIAL:
+                words.append(self.words[number - SPECIAL])
+        return " ".join(words)
 
 
 class WordsConfig(Config):
@@ -145,23 +275,11 @@ class Captioner(nn.Module):
         return F.linear(self.norm(x), self.embedding.weight)
 
     @torch.inference_mode()
-    def caption(self, mel: Tensor, *, beams: int = 4, length_penalty: float = 0.7) -> list[str]:
-        """A sentence for every sound of mel [B, n_mels, L]; beams 1 is the greedy search."""
-        sentences = _Sentences(self, self.hear(mel))
-        longest = self.config.words.longest
-        if beams == 1:
-            found = greedy_search(sentences, len(mel), start=START, end=END, longest=longest)
-        else:
-            found = beam_search(
-                sentences,
-                len(mel),
-                start=START,
-                end=END,
-                beams=beams,
-                longest=longest,
-                length_penalty=length_penalty,
-            ).numbers[:, 0]
-        return [self.tokenizer.decode(row) for row in found.tolist()]
+    def caption(self, mel: Tensor, *, beams: int = 4) -> list[str]:
+        """A sentence for every sound of mel [B, n_mels, L]."""
+        sentences, longest = _Sentences(self, self.hear(mel)), self.config.words.longest
+        found = beam_search(sentences, len(mel), start=START, end=END, beams=beams, longest=longest)
+        return [self.tokenizer.decode(row) for row in found.numbers[:, 0].tolist()]
 
     @torch.inference_mode()
     def log_likelihood(self, mel: Tensor | None, texts: Sequence[str]) -> Tensor:
@@ -223,13 +341,8 @@ class _Sentences:
         self.past = [None if kv is None else (kv[0][rows], kv[1][rows]) for kv in self.past]
 
 
-def load_captioner(run: str | Path) -> Captioner:
-    """The captioner of a finished run (its folder, or its export folder), ready to listen."""
-    from diffsound.weights import build_with, load_export_of
-
-    config, state = load_export_of(run, "captioner")
-    exported = parse_config(CaptionerExport, config, source=str(run))
-    captioner = build_with(
-        lambda: Captioner(exported.captioner, exported.words, exported.mel), state, str(run)
+def load_captioner(folder: str | Path) -> Captioner:
+    """The captioner of a run, of its export, or of a bundle's folder; in eval mode."""
+    return load_exported(
+        folder, "captioner", CaptionerExport, lambda of: Captioner(of.captioner, of.words, of.mel)
     )
-    return captioner.eval().requires_grad_(False)

@@ -1,21 +1,19 @@
-"""The matcher: sounds and texts in one space, where what belongs together lies close.
+"""The matcher: sounds and texts in one space, where matching pairs lie close together.
 
     matcher = load_matcher("runs/matcher")
     matcher.similarity(mel, text.pooled)      # [B sounds, N texts], cosines
 
-The captioner of section VI-B says how likely each word of a text is; this says whether the text is
-the right one, which is what choosing among candidates (section VIII-D) asks, in one pass over the
-sounds and none over words. It is trained on a codec's reconstructions (training/matcher.py), so it
-judges what a token decoder can make, before any vocoder has run; and, if it was trained on
-sketches too, while a decoder that draws coarse rows first is still at work.
+The captioner of section VI-B gives the likelihood of each word of a text. The matcher says whether
+it is the right text, which is what choosing among candidates (section VIII-D) needs, in one pass
+over the sounds. It is trained on a codec's reconstructions (training/matcher.py), so it can judge
+what a token decoder makes before the vocoder runs; trained on sketches too, it can judge takes
+whose fine rows are not drawn yet.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -23,19 +21,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffsound.audio.mel import MelConfig
-from diffsound.config import Config, Width, parse_config
+from diffsound.config import Config, Width
+from diffsound.judges import load_exported
 from diffsound.judges.resnet import ResNet, ResNetConfig, Standardised
-from diffsound.weights import build_with, load_export_of
 
 _SCALE = 1 / 0.07  # of the cosines, to begin with (Radford et al. 2021, arXiv:2103.00020)
 _MAX_SCALE = 100.0
 
 
 class MatcherConfig(Config):
-    """Everything needed to build a matcher and to use it rightly.
+    """Everything needed to build and use a matcher.
 
     text_dim, text_fingerprint: width and name of the encoder whose pooled vectors it reads.
-    dim: of the space both sides meet in.
+    dim: of the common space.
     """
 
     mel: MelConfig = MelConfig()
@@ -43,7 +41,7 @@ class MatcherConfig(Config):
     text_dim: Width
     text_fingerprint: str
     dim: Width = 128
-    dropout: float = Field(default=0.2, ge=0, lt=1)  # of what is read
+    dropout: float = Field(default=0.2, ge=0, lt=1)  # of the text vectors
 
 
 class Matcher(Standardised):
@@ -60,7 +58,7 @@ class Matcher(Standardised):
             nn.Dropout(config.backbone.dropout),
             nn.Linear(heard, config.dim),
         )
-        # One linear map: what the encoder finds alike in unheard wordings stays alike.
+        # One linear map, so that unseen wordings stay as similar as the encoder finds them.
         self.read_text = nn.Sequential(
             nn.Dropout(config.dropout), nn.Linear(config.text_dim, config.dim)
         )
@@ -69,7 +67,7 @@ class Matcher(Standardised):
     def hear(self, mel: Tensor) -> Tensor:
         """Mel [B, n_mels, L] to unit vectors [B, dim]."""
         sequence = self.backbone(self.standardised(mel))
-        # The maximum hears a short bark in a long silence as well.
+        # The maximum also catches a short bark in a long silence.
         return F.normalize(self.embed(sequence.mean(dim=2) + sequence.amax(dim=2)), dim=-1)
 
     def read(self, pooled: Tensor) -> Tensor:
@@ -88,10 +86,10 @@ class Matcher(Standardised):
 def matching_loss(logits: Tensor, same: Tensor, unclear: Tensor | None = None) -> Tensor:
     """Cross-entropy of logits [B, N ≥ B] in both directions; the first B texts are the sounds' own.
 
-    same: bool [B, N], True where sound i and text j belong together; a row's truth is shared among
-    them, so that a second dog in the batch is no wrong answer to "a dog barks". unclear: bool
-    [B, N], True where nobody knows: such a text counts neither way. Texts beyond the first B are
-    further wrong answers for the sounds, and have no sound of their own to find.
+    same: bool [B, N], True where sound i and text j match; the target is shared among the matches,
+    so a second dog in the batch is not a wrong answer to "a dog barks". unclear: bool [B, N], True
+    where it is unknown; such texts do not count. Texts beyond the first B are additional negatives
+    without a sound of their own.
     """
     batch, truth = len(logits), same.float()
     logits = logits.float()
@@ -104,16 +102,5 @@ def matching_loss(logits: Tensor, same: Tensor, unclear: Tensor | None = None) -
 
 
 def load_matcher(folder: str | Path) -> Matcher:
-    """The matcher of a run's folder, its export, or a folder shipped like one; in eval mode."""
-
-    config, state = load_export_of(folder, "matcher")
-    return build_matcher(config, state, str(folder))
-
-
-def build_matcher(
-    config: Mapping[str, Any], state: Mapping[str, Tensor], source: str = "matcher"
-) -> Matcher:
-    """A matcher in eval mode from its config as JSON and its weights."""
-    parsed = parse_config(MatcherConfig, config, source)
-    matcher = build_with(lambda: Matcher(parsed), state, source)
-    return matcher.eval().requires_grad_(False)
+    """The matcher of a run, of its export, or of a bundle's folder; in eval mode."""
+    return load_exported(folder, "matcher", MatcherConfig, Matcher)

@@ -1,4 +1,4 @@
-"""Choosing among sounds (section VIII-D): many for a text, the best few kept.
+"""Choosing among the sounds of a text (section VIII-D).
 
 ranker = MatcherRanker(load_matcher("runs/matcher"), text_encoder)
 scores = ranker.score("a dog barks", sounds)
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -17,12 +17,14 @@ from torch import Tensor
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.errors import InputError
-from diffsound.judges.captioner import Captioner
 from diffsound.judges.matcher import Matcher
 from diffsound.text.features import TextEncoder, TextFeatures
 from diffsound.threads import one_core_each, torch_threads
 
-# Of a normalised mel, whose range of 1 is 100 dB: what never gets louder is as good as silent.
+if TYPE_CHECKING:
+    from diffsound.judges.captioner import Captioner
+
+# Of a normalised mel, where 1 is 100 dB: a sound that stays below it is practically silent.
 _SILENT = 0.4
 
 
@@ -36,7 +38,7 @@ class Audible(Protocol):
 
 
 class Ranker(Protocol):
-    """Says how well sounds fit a prompt. name: what the score is, for the head of a table."""
+    """Scores how well sounds fit a prompt. name: of the score, for tables."""
 
     @property
     def name(self) -> str: ...
@@ -47,7 +49,7 @@ class Ranker(Protocol):
 
 
 class MatcherRanker:
-    """How near a matcher finds the sound to the prompt: a cosine."""
+    """The matcher's cosine of sound and prompt."""
 
     name = "matcher"
 
@@ -77,7 +79,7 @@ class MatcherRanker:
     def fit(self, text: TextFeatures, mels: Tensor) -> list[float]:
         """Cosine of each mel [B, n_mels, L] with its own text of `text` (B of them).
 
-        Each on one core: the same numbers alone and in a batch.
+        Each runs on one core, so the result does not depend on the batch.
         """
 
         def cosine(pair: tuple[Tensor, Tensor]) -> float:
@@ -88,32 +90,21 @@ class MatcherRanker:
 
 
 class LikelihoodRanker:
-    """How likely the captioner finds the prompt's words when it hears the sound.
-
-    No search and no metric: one pass, so it is the default. With `prior`, what remains when the
-    words' likelihood without any sound is taken off (their pointwise mutual information, in nats
-    a word): the order of one prompt's sounds is the same, but prompts become comparable. It needs
-    a captioner trained with `deaf` clips.
-    """
+    """How likely the captioner finds the prompt's words when it hears the sound, in one pass."""
 
     name = "caption likelihood"
 
-    def __init__(self, captioner: Captioner, *, prior: bool = False, batch_size: int = 16) -> None:
+    def __init__(self, captioner: Captioner, *, batch_size: int = 16) -> None:
         self.captioner = captioner
-        self.prior = prior
         self._ear = Ear(captioner.mel, captioner.nothing.device, batch_size)
 
     def score(self, prompt: str, sounds: Sequence[Audible]) -> list[float]:
         """Mean log-likelihood of the prompt's words with each sound."""
-        scores = [
+        return [
             value
             for mel in self._ear.batches(sounds)
             for value in self.captioner.log_likelihood(mel, [prompt] * len(mel)).tolist()
         ]
-        if not self.prior:
-            return scores
-        expected = float(self.captioner.log_likelihood(None, [prompt]))
-        return [value - expected for value in scores]
 
 
 def best(scores: Sequence[float], keep: int) -> list[int]:
@@ -125,9 +116,9 @@ def best(scores: Sequence[float], keep: int) -> list[int]:
 
 
 def best_takes(fits: Sequence[float], mels: Tensor, takes: int) -> Tensor:
-    """Of every `takes` sounds in a row the place of the one that fits best: int64 [B / takes].
+    """The best of every `takes` consecutive sounds: int64 [B / takes].
 
-    A silent take loses to any other, whatever the matcher makes of it. mels: [B, …].
+    A silent take loses to any other, whatever its score. mels: [B, …].
     """
     silent = mels.flatten(1).amax(dim=1).cpu() < _SILENT
     worth = torch.tensor(fits) - 4.0 * silent  # cosines differ by 2 at most

@@ -1,4 +1,4 @@
-"""What runs a bundle's networks: torch, torch with int8 weights, or onnxruntime."""
+"""What a bundle's networks run on: torch, torch with int8 weights or onnxruntime; the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Backend = Literal["torch", "int8", "onnx"]
 
 
 class Networks(NamedTuple):
-    """The networks of a generation; each keeps the contract of its stage, whatever runs it."""
+    """The networks of a generation; whatever runs them, each keeps its stage's contract."""
 
     decoder: Diffsound | ARDecoder | OnnxDiffsound
     codec: Codec | OnnxCodec
@@ -34,7 +34,7 @@ class Networks(NamedTuple):
 
 
 def default_backend(bundle: Bundle, device: torch.device | str) -> Backend:
-    """What the bundle was made to run with, where it can; benchmarks/backend_speed.py compares."""
+    """The bundle's own backend, if this machine supports it."""
     if torch.device(device).type != "cpu" or not int8_runs():
         return "torch"
     return bundle.config.defaults.backend
@@ -60,8 +60,6 @@ def networks(bundle: Bundle, backend: str, device: torch.device | str = "cpu") -
     if backend == "torch":
         return Networks(bundle.decoder, bundle.codec, bundle.vocoder)
     if backend == "int8":
-        from diffsound.model.backends import quantize_int8
-
         decoder = quantize_int8(copy.deepcopy(bundle.decoder))
         return Networks(decoder, bundle.codec, bundle.vocoder)
     from diffsound.model.onnx_runtime import onnx_networks
@@ -77,7 +75,7 @@ DecoderT = TypeVar("DecoderT", bound=nn.Module)
 class Int8Linear(nn.Module):
     """A dense layer with one int8 scale per output; x [..., in] float32 -> [..., out] float32.
 
-    Its packed weights are no parameters: it neither trains nor is saved.
+    The packed weights are not parameters: it can be neither trained nor saved.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -122,3 +120,36 @@ def quantize_int8(decoder: DecoderT) -> DecoderT:
                 with torch_threads(1):
                     setattr(module, name, child.folded())
     return decoder.eval()
+
+
+_INSTALL = "https://pytorch.org/get-started/locally"
+
+
+def usable_device(device: torch.device | str) -> torch.device:
+    """The device of this name; an InputError says what a missing one needs."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise InputError(
+            f"unknown device '{device}'; use cpu, cuda (NVIDIA, with a CUDA build of PyTorch from "
+            f"{_INSTALL}) or mps (Apple)"
+        ) from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        reason = (
+            "PyTorch finds no GPU; install its driver"
+            if torch.version.cuda or torch.version.hip
+            else f"this PyTorch is a CPU build; install a CUDA build from {_INSTALL}"
+        )
+        raise InputError(f"the device '{device}' is not available: {reason}, or use cpu")
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError(
+            f"the device '{device}' is not available: it needs a Mac with an Apple GPU, macOS 12.3 "
+            f"or later and PyTorch for macOS from {_INSTALL}; or use cpu"
+        )
+    try:
+        torch.zeros(1, device=found).cpu()
+    except (AssertionError, ImportError, RuntimeError):  # "cuda:7" of one, "xpu", "meta"
+        raise InputError(
+            f"the device '{device}' is not available here; use cpu, or another one that PyTorch has"
+        ) from None
+    return found

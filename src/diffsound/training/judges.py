@@ -21,16 +21,15 @@ from diffsound.data.soundscape import SceneConfig, SceneMixer
 from diffsound.data.soundscape_text import Heard, Outline, caption_of
 from diffsound.errors import DataError
 from diffsound.files import atomic_write
-from diffsound.judges.caption_tokenizer import PAD, UNKNOWN, CaptionTokenizer
-from diffsound.judges.captioner import Captioner, CaptionerConfig
+from diffsound.judges.captioner import PAD, UNKNOWN, Captioner, CaptionerConfig, CaptionTokenizer
 from diffsound.judges.classifier import (
     BackboneConfig,
     Classifier,
     ClassifierConfig,
+    MelceptionConfig,
     average_precision,
     top_k_accuracy,
 )
-from diffsound.judges.melception import MelceptionConfig
 from diffsound.judges.resnet import MIN_FRAMES, ResNetConfig
 from diffsound.training.config import RunConfig, Share
 from diffsound.training.stage import (

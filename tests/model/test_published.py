@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from diffsound.errors import BundleError
-from diffsound.model.checkpoint_files import read_checkpoint
+from diffsound.model.published import read_checkpoint
 
 
 @pytest.fixture

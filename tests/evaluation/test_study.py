@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from diffsound.audio.mixing import rms
 from diffsound.errors import InputError
-from diffsound.evaluation import metric_study
-from diffsound.evaluation.features import WaveClip
-from diffsound.evaluation.metric_study import (
-    MASKED,
+from diffsound.evaluation import compare
+from diffsound.evaluation.compare import (
+    LEVELS,
     add_noise,
     add_sound,
+    draw_study,
     is_rising,
     mask_time,
     study,
-    write_study,
 )
+from diffsound.evaluation.features import WaveClip
 from diffsound.judges.classifier import Classifier
 from metric_support import RATE, clip, sound
 
@@ -46,16 +46,16 @@ def test_masks_grow_and_never_move(one: float, two: float, seed: int) -> None:
 
 def test_another_sound_has_the_level_asked_for_and_the_waves_length() -> None:
     wave, other = sound(1), sound(2, seconds=0.9)
-    disturbed = add_sound(lambda rng: other)(wave, 6.0, np.random.default_rng(0))
+    disturbed = add_sound(wave, other, 6.0)
     expected = other[: len(wave)]
     expected = wave + expected * np.float32(rms(wave) / rms(expected) / 10 ** (6 / 20))
     np.testing.assert_allclose(disturbed, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_is_added_to_nothing_but_noise_to_silence() -> None:
+def test_silence_gets_noise_at_minus_60_db_and_no_silent_sound() -> None:
     silence = np.zeros(4000, np.float32)
     rng = np.random.default_rng(0)
-    assert add_sound(lambda _: silence)(silence, 0.0, rng) is silence
+    assert add_sound(silence, silence, 0.0) is silence
     assert 20 * np.log10(rms(add_noise(silence, 0.0, rng))) == pytest.approx(-60, abs=0.1)
 
 
@@ -71,24 +71,22 @@ def test_figure_two_rises_and_is_drawn(
     from PIL import Image
 
     inf = float("inf")
-    monkeypatch.setattr(metric_study, "NOISE_DB", (inf, 20.0, 0.0))
-    monkeypatch.setattr(metric_study, "MASKED", (0.0, 0.3, 0.75))
-    monkeypatch.setattr(metric_study, "OTHER_DB", (inf, 10.0, -10.0))
+    fewer = {"noise": (inf, 20.0, 0.0), "mask": (0.0, 0.3, 0.75), "other": (inf, 10.0, -10.0)}
+    monkeypatch.setattr(compare, "LEVELS", fewer)
     clips = [clip(i) for i in range(24)]
     broken = WaveClip("broken", np.zeros(0, np.float32), RATE)
     others = [clip(i) for i in range(100, 110)]
-    told: list[str] = []
-    found = study(classifier, [*clips, broken], others, seconds=0.5, progress=told.append)
-    assert found.clips == 24
-    assert len(found.points) == len(told) == 9
+    found = study(classifier, [*clips, broken], others, seconds=0.5)
+    assert found["clips"] == 24
+    assert len(found["points"]) == 9
+    assert found["points"][0]["amount"] is None
     for kind in ("noise", "mask", "other"):
         for metric in ("fid", "kl"):
-            assert found.curve(kind, metric)[0] == pytest.approx(0, abs=1e-4)
-            assert found.rising[kind][metric], (kind, metric, found.curve(kind, metric))
-    data, figure = write_study(tmp_path, found, classifier, clips[0], others, seconds=0.5)
-    written = json.loads(data.read_text())
-    assert written["points"][0]["amount"] is None
-    assert written["rising"]["noise"]["fid"] is True
+            curve = [point[metric] for point in found["points"] if point["kind"] == kind]
+            assert curve[0] == pytest.approx(0, abs=1e-4)
+            assert found["rising"][kind][metric], (kind, metric, curve)
+    figure = tmp_path / "figure-2.png"
+    draw_study(figure, json.loads(json.dumps(found)), classifier, clips[0], others, seconds=0.5)
     with Image.open(figure) as picture:
         assert picture.width > 1000
 
@@ -100,9 +98,9 @@ def test_too_little_to_study_is_refused(classifier: Classifier) -> None:
         study(classifier, [clip(1), WaveClip("no", np.zeros(0, np.float32), RATE)], [clip(2)])
 
 
-def test_levels_start_with_nothing_and_grow() -> None:
-    assert metric_study.NOISE_DB[0] == metric_study.OTHER_DB[0] == float("inf")
-    assert MASKED[0] == 0.0
-    assert is_rising(MASKED)
-    for amounts in (metric_study.NOISE_DB, metric_study.OTHER_DB):
-        assert is_rising([-value for value in amounts])
+def test_levels_start_without_disturbance_and_grow() -> None:
+    assert LEVELS["noise"][0] == LEVELS["other"][0] == float("inf")
+    assert LEVELS["mask"][0] == 0.0
+    assert is_rising(LEVELS["mask"])
+    for kind in ("noise", "other"):
+        assert is_rising([-value for value in LEVELS[kind]])

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffsound.errors import InputError
-from diffsound.evaluation import distances
-from diffsound.evaluation.distances import (
+from diffsound.evaluation import metrics
+from diffsound.evaluation.metrics import (
     Moments,
+    Score,
     density_coverage,
     fid,
     frechet_distance,
@@ -25,7 +26,6 @@ from diffsound.evaluation.distances import (
     precision_recall,
     realism,
 )
-from diffsound.evaluation.scores import Score
 
 SEEDS = st.integers(0, 10_000)
 
@@ -85,24 +85,25 @@ def test_kernel_distance_interval_is_as_wide_as_fresh_sets_vary() -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(SEEDS, st.integers(4, 12), st.integers(4, 12), st.floats(0, 3))
+@given(SEEDS, st.integers(6, 12), st.integers(6, 12), st.floats(0, 3))
 def test_manifold_scores_match_their_definitions(
     seed: int, count: int, other: int, shift: float
 ) -> None:
-    real, fake, k = points(seed, count), points(seed + 1, other, shift=shift), 3
-    in_real = [[apart(f, r) <= radius(real, i, k) for i, r in enumerate(real)] for f in fake]
-    in_fake = [[apart(r, f) <= radius(fake, i, k) for i, f in enumerate(fake)] for r in real]
-    precision, recall = precision_recall(real, fake, neighbours=k, resamples=0)
-    density, coverage = density_coverage(real, fake, neighbours=k, resamples=0)
+    real, fake = points(seed, count), points(seed + 1, other, shift=shift)
+    in_real = [[apart(f, r) <= radius(real, i, 3) for i, r in enumerate(real)] for f in fake]
+    in_fake = [[apart(r, f) <= radius(fake, i, 3) for i, f in enumerate(fake)] for r in real]
+    dense = [[apart(f, r) <= radius(real, i, 5) for i, r in enumerate(real)] for f in fake]
+    precision, recall = precision_recall(real, fake, resamples=0)
+    density, coverage = density_coverage(real, fake, resamples=0)
     assert precision.value == pytest.approx(np.mean([any(row) for row in in_real]))
     assert recall.value == pytest.approx(np.mean([any(row) for row in in_fake]))
-    assert density.value == pytest.approx(np.mean(in_real) * count / k)
-    assert coverage.value == pytest.approx(np.mean(np.any(in_real, axis=0)))
+    assert density.value == pytest.approx(np.mean(dense) * count / 5)
+    assert coverage.value == pytest.approx(np.mean(np.any(dense, axis=0)))
 
 
 def test_realism_is_one_where_the_manifold_ends() -> None:
     real = points(0, 30)
-    values = realism(real, np.concatenate([points(1, 5), points(1, 5, shift=9.0)]), neighbours=3)
+    values = realism(real, np.concatenate([points(1, 5), points(1, 5, shift=9.0)]))
     limit = np.median([radius(real, i, 3) for i in range(30)])
     kept = [i for i in range(30) if radius(real, i, 3) <= limit]
     slow = max(radius(real, i, 3) / apart(points(1, 1)[0], real[i]) for i in kept)
@@ -129,12 +130,12 @@ def test_block_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return [float(s.value or 0) for s in scores] + nearest(real, real, itself=True)[1].tolist()
 
     whole = everything()
-    monkeypatch.setattr(distances, "_BLOCK", 4)
+    monkeypatch.setattr(metrics, "_BLOCK", 4)
     np.testing.assert_allclose(everything(), whole, rtol=1e-9)
 
 
 def test_large_sets_are_sampled_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distances, "MOST_CLIPS", 50)
+    monkeypatch.setattr(metrics, "MOST_CLIPS", 50)
     score = kernel_distance(points(0, 200), points(1, 200), resamples=0)
     assert "50 clips" in score.note
     assert score.value == pytest.approx(0, abs=0.5)
@@ -232,7 +233,7 @@ def test_fid_of_diagonal_gaussians_has_a_closed_form() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 100])
-def test_a_set_has_no_distance_to_itself(count: int) -> None:
+def test_the_distance_of_a_set_to_itself_is_zero(count: int) -> None:
     found = moments(features(0, count, 20))
     assert frechet_distance(found, found) == pytest.approx(0, abs=1e-6)
 
@@ -244,7 +245,7 @@ def test_identical_clips_give_numbers_not_nan() -> None:
 
 def test_moments_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     made = features(3, 100, 5)
-    monkeypatch.setattr("diffsound.evaluation.distances._BLOCK", 7)
+    monkeypatch.setattr("diffsound.evaluation.metrics._BLOCK", 7)
     found = moments(made)
     np.testing.assert_allclose(found.mean, made.mean(0, dtype=np.float64))
     np.testing.assert_allclose(found.covariance, np.cov(made.astype(np.float64), rowvar=False))
@@ -256,7 +257,6 @@ def test_fid_of_too_few_clips_says_how_many_are_needed() -> None:
     assert "at least 17 clips" in score.note
     assert "30 real and 16 generated" in score.note
     assert "kernel distance" in score.note
-    assert "not available" in str(score)
 
 
 def test_fid_of_too_few_clips_can_be_forced_and_says_so() -> None:
@@ -296,9 +296,9 @@ def test_features_of_two_widths_are_refused() -> None:
 
 def test_fid_exists_from_exactly_as_many_clips_as_it_needs() -> None:
     features = np.random.default_rng(0).standard_normal((6, 4))
-    needed = distances.clips_needed(4)
+    needed = metrics.clips_needed(4)
     assert needed == 5
-    found = distances.fid(features[:needed], features[1:], resamples=0)
+    found = metrics.fid(features[:needed], features[1:], resamples=0)
     assert found.value is not None
     assert found.note == ""
-    assert distances.fid(features[: needed - 1], features, resamples=0).value is None
+    assert metrics.fid(features[: needed - 1], features, resamples=0).value is None

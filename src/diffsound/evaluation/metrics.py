@@ -1,22 +1,27 @@
-"""Distances between sets of clips; each is blind to something, so read them together.
+"""Scores with intervals, and the distances between sets of clips.
 
+Each distance is blind to something, so read them together:
 FID (eq. 27): Fréchet distance between Gaussians fitted to real and generated features.
 Kernel distance: like FID but unbiased, so it can be trusted with few clips.
-Inception score: is each clip clearly something, and is the set varied? Sees no real clips.
+Inception score: is each clip clearly something, and is the set varied? Ignores real clips.
 Precision, density: do generated clips lie where real ones are? Recall, coverage: do they reach
 everywhere real ones are?
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from diffsound.errors import InputError
-from diffsound.evaluation.scores import RESAMPLES, Score, bootstrap_centred, mean_score
 
+RESAMPLES = 1000
+LEVEL = 0.95
+TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 FID_RESAMPLES = 100
 # Each resample takes two eigendecompositions: an instant at 256 features, seconds at 2048.
 _WIDEST_FOR_INTERVAL = 512
@@ -26,6 +31,108 @@ MOST_CLIPS = 10_000
 # The kernel distance's interval keeps all kernels in memory (200 MB at this number).
 _MOST_FOR_INTERVAL = 3000
 _BLOCK = 1024  # clips per block of a distance matrix or of a covariance
+NEAR, DENSE = 3, 5  # the neighbour that balls reach: precision, recall and realism; density
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's value; `None` means not available, and the note says why. Never NaN.
+
+    better: which direction is better. low, high: the interval of the stated confidence.
+    """
+
+    name: str
+    value: float | None
+    better: str  # "lower" or "higher"
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for number in (self.value, self.low, self.high):
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{self.name} is not finite: {self}")
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def bootstrap_mean(
+    values: np.ndarray,
+    *,
+    groups: Sequence[Hashable] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval | None:
+    """Percentile interval of the mean of `values` [N].
+
+    groups: clips that belong together (several samples of one text) are drawn together, because
+    their scores are not independent. None when there is only one group to draw from.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    keys = np.arange(len(values))
+    if groups is not None:
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+        keys = np.array([numbers[group] for group in groups])
+    sums, counts = np.bincount(keys, values), np.bincount(keys)
+    if len(sums) < 2 or resamples < 1:
+        return None
+    rng = np.random.default_rng(seed)
+    means = np.empty(resamples)
+    for at in range(resamples):
+        drawn = rng.integers(len(sums), size=len(sums))
+        means[at] = sums[drawn].sum() / counts[drawn].sum()
+    return Interval(*np.quantile(means, TAILS).tolist())
+
+
+def bootstrap_centred(
+    statistic: Callable[..., float],
+    value: float,
+    sizes: Sequence[int],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval | None:
+    """Interval of a distance between sets: the spread of its resamples, centred on `value`.
+
+    statistic: takes one index array for each set. A resampled set repeats clips, which makes
+    distances systematically larger (the covariance loses rank). Resamples therefore show how much a
+    distance varies but not where it lies, and their median is shifted to the value.
+    """
+    if min(sizes) < 2 or resamples < 1:
+        return None
+    rng = np.random.default_rng(seed)
+    found = np.array(
+        [statistic(*(rng.integers(size, size=size) for size in sizes)) for _ in range(resamples)]
+    )
+    low, middle, high = np.quantile(found, [TAILS[0], 0.5, TAILS[1]]).tolist()
+    return Interval(value + low - middle, value + high - middle)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities [N, classes] of logits."""
+    logits = np.asarray(logits, dtype=np.float64)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def mean_score(
+    name: str, values: np.ndarray | None, *, note: str = "", better: str = "higher",
+    groups: Sequence[Hashable] | None = None, resamples: int = RESAMPLES, seed: int = 0,
+) -> Score:  # fmt: skip
+    """The mean of `values` [N > 0] with its bootstrap interval; None: not available."""
+    if values is None:
+        return Score(name, None, better, note=note)
+    values = np.asarray(values, dtype=np.float64)
+    interval = bootstrap_mean(values, groups=groups, resamples=resamples, seed=seed)
+    low, high = interval or (None, None)
+    return Score(name, float(values.mean()), better, low, high, note)
 
 
 @dataclass(frozen=True)
@@ -51,8 +158,7 @@ def moments(features: np.ndarray) -> Moments:
         centred = chunk - mean
         covariance += centred.T @ centred
     covariance /= count - 1
-    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
-        raise InputError("some features are not finite; the classifier or a clip is broken")
+    _check_finite(covariance)
     return Moments(count, mean, covariance)
 
 
@@ -75,7 +181,7 @@ def frechet_distance(real: Moments, fake: Moments) -> float:
 
 
 def clips_needed(width: int) -> int:
-    """Clips in each set for a covariance of full rank; fewer make FID too large and unstable."""
+    """Clips in each set for a covariance of full rank; with fewer, FID is too large."""
     return width + 1
 
 
@@ -92,26 +198,25 @@ def fid(
     allow_few: give the number anyway (the published protocol: 494 real clips for 2048 features);
     it is then comparable only with sets of the same sizes, and the note says so.
     """
-    name, needed, fewest = "FID", clips_needed(real.shape[1]), min(len(real), len(fake))
+    needed, fewest = clips_needed(real.shape[1]), min(len(real), len(fake))
     few = (
         f"a {real.shape[1]}-wide feature needs at least {needed} clips in each set, there are "
         f"{len(real)} real and {len(fake)} generated"
     )
     if fewest < 2 or (fewest < needed and not allow_few):
-        return Score(name, None, "lower", note=f"{few}; use the kernel distance, which is unbiased")
+        note = f"{few}; use the kernel distance, which is unbiased"
+        return Score("FID", None, "lower", note=note)
     value = frechet_distance(moments(real), moments(fake))
     interval = None
     if real.shape[1] <= _WIDEST_FOR_INTERVAL:
+        sizes = (len(real), len(fake))
         interval = bootstrap_centred(
             lambda i, j: frechet_distance(moments(real[i]), moments(fake[j])),
-            value,
-            (len(real), len(fake)),
-            resamples=resamples,
-            seed=seed,
-        )
+            value, sizes, resamples=resamples, seed=seed,
+        )  # fmt: skip
     low, high = (max(0.0, interval.low), interval.high) if interval else (None, None)
     note = f"{few}: compare only with sets of these sizes" if fewest < needed else ""
-    return Score(name, value, "lower", low, high, note)
+    return Score("FID", value, "lower", low, high, note)
 
 
 def inception_score(
@@ -139,15 +244,13 @@ def kernel_distance(
 ) -> Score:
     """Unbiased squared MMD of features [N, D], [M, D] under (x·y / D + 1)³ (KID, 1801.01401).
 
-    Unbiased, so two samples of one distribution give a value around 0, of either sign.
+    Two samples of one distribution give a value around 0, of either sign.
     """
     real, fake = _subset(real, seed), _subset(fake, seed)
     if min(len(real), len(fake)) < 2:
-        note = f"needs 2 clips in each set, there are {len(real)} and {len(fake)}"
-        return Score("kernel distance", None, "lower", note=note)
-    value = (
-        _mean_kernel_apart(real) + _mean_kernel_apart(fake) - 2 * _mean_kernel_between(real, fake)
-    )
+        return Score("kernel distance", None, "lower", note="needs 2 clips in each set")
+    between = _kernel_sum(real, fake) / (len(real) * len(fake))
+    value = _mean_kernel_apart(real) + _mean_kernel_apart(fake) - 2 * between
     interval = None
     if max(len(real), len(fake)) <= _MOST_FOR_INTERVAL and resamples:
         interval = _kernel_interval(real, fake, value, resamples, seed)
@@ -156,12 +259,7 @@ def kernel_distance(
 
 
 def precision_recall(
-    real: np.ndarray,
-    fake: np.ndarray,
-    *,
-    neighbours: int = 3,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    real: np.ndarray, fake: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Score, Score]:
     """Share of generated clips within the real manifold, and of real within the generated one.
 
@@ -169,14 +267,12 @@ def precision_recall(
     (Kynkäänniemi et al. 2019, arXiv:1904.06991).
     """
     real, fake = _subset(real, seed), _subset(fake, seed)
-    few = _too_few(neighbours, real, fake)
-    if few:
-        return Score("precision", None, "higher", note=few), Score(
-            "recall", None, "higher", note=few
-        )
-    inside = _within(fake, real, _radii(real, neighbours)).any_ball
-    reached = _within(real, fake, _radii(fake, neighbours)).any_ball
-    note = _subset_note(real, fake)
+    inside = reached = None
+    few = _too_few(NEAR, real, fake)
+    if not few:
+        inside = _within(fake, real, _radii(real, NEAR))[0] > 0
+        reached = _within(real, fake, _radii(fake, NEAR))[0] > 0
+    note = few or _subset_note(real, fake)
     return (
         mean_score("precision", inside, note=note, resamples=resamples, seed=seed),
         mean_score("recall", reached, note=note, resamples=resamples, seed=seed),
@@ -184,43 +280,36 @@ def precision_recall(
 
 
 def density_coverage(
-    real: np.ndarray,
-    fake: np.ndarray,
-    *,
-    neighbours: int = 5,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    real: np.ndarray, fake: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Score, Score]:
-    """How many real balls a generated clip lies in (over k), and how many real balls hold one.
+    """How many real balls a generated clip lies in (over k), and the share of real balls hit.
 
-    Robust to outliers among the generated clips, as recall is not (Naeem et al. 2020,
+    Robust to outliers among the generated clips, unlike recall (Naeem et al. 2020,
     arXiv:2002.09797). Density may exceed 1.
     """
     real, fake = _subset(real, seed), _subset(fake, seed)
-    few = _too_few(neighbours, real)
-    if few or not len(fake):
-        note = few or "there is no generated clip"
-        return Score("density", None, "higher", note=note), Score(
-            "coverage", None, "higher", note=note
-        )
-    found = _within(fake, real, _radii(real, neighbours))
-    note = _subset_note(real, fake)
+    density = coverage = None
+    few = _too_few(DENSE, real) or ("" if len(fake) else "there is no generated clip")
+    if not few:
+        balls, coverage = _within(fake, real, _radii(real, DENSE))
+        density = balls / DENSE
+    note = few or _subset_note(real, fake)
     return (
-        mean_score("density", found.balls / neighbours, note=note, resamples=resamples, seed=seed),
-        mean_score("coverage", found.ball_used, note=note, resamples=resamples, seed=seed),
+        mean_score("density", density, note=note, resamples=resamples, seed=seed),
+        mean_score("coverage", coverage, note=note, resamples=resamples, seed=seed),
     )
 
 
-def realism(real: np.ndarray, fake: np.ndarray, *, neighbours: int = 3) -> np.ndarray:
+def realism(real: np.ndarray, fake: np.ndarray) -> np.ndarray:
     """A score for each generated clip [M]: max over real clips of radius / distance.
 
     1 or more is within the real manifold (Kynkäänniemi et al., eq. 5); real clips whose balls are
     larger than the median are left out, as there, since one outlier's ball holds everything.
     """
-    few = _too_few(neighbours, real)
+    few = _too_few(NEAR, real)
     if few:
         raise InputError(few)
-    radii = _radii(real, neighbours)
+    radii = _radii(real, NEAR)
     kept = radii <= np.median(radii)
     best = np.empty(len(fake))
     for rows, distances in _distances(fake, real[kept]):
@@ -231,7 +320,7 @@ def realism(real: np.ndarray, fake: np.ndarray, *, neighbours: int = 3) -> np.nd
 def nearest(
     queries: np.ndarray, others: np.ndarray, *, itself: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Position and distance of each query's nearest among `others`: int [N], float64 [N].
+    """Position int [N] and distance [N] of each query's nearest neighbour among `others`.
 
     itself: queries and others are one set, and a clip is not its own neighbour.
     """
@@ -244,25 +333,16 @@ def nearest(
     return places, found
 
 
-class _Within:
-    """Which points lie in which balls: any_ball, balls [points]; ball_used [balls]."""
-
-    def __init__(self, points: int, balls: int) -> None:
-        self.balls = np.zeros(points)
-        self.ball_used = np.zeros(balls)
-
-    @property
-    def any_ball(self) -> np.ndarray:
-        return (self.balls > 0).astype(np.float64)
-
-
-def _within(points: np.ndarray, centres: np.ndarray, radii: np.ndarray) -> _Within:
-    found = _Within(len(points), len(centres))
+def _within(
+    points: np.ndarray, centres: np.ndarray, radii: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """How many balls hold each point [points], and which balls hold a point [balls]."""
+    balls, used = np.zeros(len(points)), np.zeros(len(centres))
     for rows, distances in _distances(points, centres):
         inside = distances <= radii
-        found.balls[rows] = inside.sum(axis=1)
-        found.ball_used = np.maximum(found.ball_used, inside.any(axis=0))
-    return found
+        balls[rows] = inside.sum(axis=1)
+        used = np.maximum(used, inside.any(axis=0))
+    return balls, used
 
 
 def _radii(points: np.ndarray, neighbours: int) -> np.ndarray:
@@ -289,16 +369,14 @@ def _kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray((x.astype(np.float64) @ y.astype(np.float64).T / x.shape[1] + 1.0) ** 3)
 
 
+def _kernel_sum(x: np.ndarray, y: np.ndarray) -> float:
+    return float(sum(_kernel(x[at : at + _BLOCK], y).sum() for at in range(0, len(x), _BLOCK)))
+
+
 def _mean_kernel_apart(x: np.ndarray) -> float:
     """Mean kernel of the pairs of different clips of one set."""
-    total = sum(_kernel(x[at : at + _BLOCK], x).sum() for at in range(0, len(x), _BLOCK))
     own = ((np.square(x, dtype=np.float64).sum(axis=1) / x.shape[1] + 1.0) ** 3).sum()
-    return float((total - own) / (len(x) * (len(x) - 1)))
-
-
-def _mean_kernel_between(x: np.ndarray, y: np.ndarray) -> float:
-    total = sum(_kernel(x[at : at + _BLOCK], y).sum() for at in range(0, len(x), _BLOCK))
-    return float(total / (len(x) * len(y)))
+    return float((_kernel_sum(x, x) - own) / (len(x) * (len(x) - 1)))
 
 
 def _kernel_interval(
@@ -326,9 +404,8 @@ def _subset(features: np.ndarray, seed: int) -> np.ndarray:
     if len(features) > MOST_CLIPS:
         rows = np.random.default_rng(seed).choice(len(features), MOST_CLIPS, replace=False)
         features = features[np.sort(rows)]
-    features = np.asarray(features)
     _check_finite(features)
-    return features
+    return np.asarray(features)
 
 
 def _subset_note(*sets: np.ndarray) -> str:
@@ -338,9 +415,8 @@ def _subset_note(*sets: np.ndarray) -> str:
 
 def _too_few(neighbours: int, *sets: np.ndarray) -> str:
     fewest = min(len(features) for features in sets)
-    if fewest > neighbours:
-        return ""
-    return f"{neighbours} neighbours need more than {neighbours} clips, there are {fewest}"
+    needed = f"{neighbours} neighbours need more than {neighbours} clips, there are {fewest}"
+    return "" if fewest > neighbours else needed
 
 
 def _check_finite(values: np.ndarray) -> None:
