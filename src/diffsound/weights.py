@@ -21,7 +21,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from diffsound.errors import BundleError, DiffsoundError
-from diffsound.files import atomic_write, make_public, open_regular, read_json, sha256, sync
+from diffsound.files import (
+    TEMPORARY,
+    atomic_write,
+    make_public,
+    open_regular,
+    read_json,
+    sha256,
+    sync,
+)
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -203,6 +211,14 @@ def read_header(run: str | Path) -> dict[str, Any]:
         raise BundleError(f"the export in {folder} cannot be read: {error}") from error
 
 
+def export_step(run: Path) -> int | None:
+    """The step of a run's export; None if it has none that can be read."""
+    try:
+        return int(read_header(run)["step"])
+    except BundleError:
+        return None
+
+
 def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
     """Read a run's export (the run folder or its export folder): (kind, config, state dict)."""
     from safetensors import SafetensorError
@@ -238,7 +254,7 @@ def _unfinished(run: str | Path, missing: str) -> BundleError:
 
 def _write(target: Path, header: Mapping[str, Any], state: Mapping[str, Tensor]) -> Path:
     """Replace the folder `target`: all of it or nothing."""
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{TEMPORARY}{target.name}-"))
     try:
         save_tensors(state, temporary / MODEL)
         content = {"format": FORMAT} | dict(header) | {"sha256": sha256(temporary / MODEL)}
@@ -247,7 +263,8 @@ def _write(target: Path, header: Mapping[str, Any], state: Mapping[str, Tensor])
             sync(path)
             make_public(path)
         temporary.chmod(0o755)
-        retired = target.parent / f".{target.name}-old-{os.getpid()}"
+        retired = target.parent / f"{TEMPORARY}{target.name}-old"
+        shutil.rmtree(retired, ignore_errors=True)
         if target.exists():
             target.rename(retired)
         temporary.rename(target)

@@ -31,6 +31,7 @@ from diffsound.data.index import (
     TextIndex,
     TokensIndex,
     check_same_settings,
+    read_fields,
     read_index,
     read_sidecar,
     read_span,
@@ -155,7 +156,7 @@ def _clips(task: DerivedTask) -> Iterator[Clip]:
     folder = Path(task.clips_folder)
     path = folder / task.clips.name
     for spans in shard_members(folder, task.clips).values():
-        fields = json.loads(read_span(path, spans["json"]))
+        fields = read_fields(path, spans["json"])
         yield Clip(fields, read_span(path, spans["flac"]))
 
 

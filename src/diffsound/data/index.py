@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from diffsound.audio.mel import MelConfig
 from diffsound.config import Config, flat
 from diffsound.errors import DataError
-from diffsound.files import atomic_write, sha256
+from diffsound.files import atomic_write, parse_json, read_json, sha256
 
 # id -> suffix -> (offset, bytes) of the member `id.suffix`
 Members = dict[str, dict[str, tuple[int, int]]]
@@ -60,7 +60,7 @@ def read_sidecar(path: str | Path) -> dict[str, Any] | None:
     """The sidecar of a complete shard; None if either is missing or they do not match."""
     path = Path(path)
     try:
-        info = json.loads(sidecar_path(path).read_text(encoding="utf-8"))
+        info = read_json(sidecar_path(path), limit=2**30)
         if path.stat().st_size != info["bytes"]:
             return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -87,6 +87,14 @@ def read_span(path: str | Path, span: tuple[int, int]) -> bytes:
     if len(content) != span[1]:
         raise DataError(f"{path} is shorter than its index says; prepare it again")
     return content
+
+
+def read_fields(path: str | Path, span: tuple[int, int]) -> dict[str, Any]:
+    """The JSON object at (offset, length) of a shard."""
+    try:
+        return dict(parse_json(read_span(path, span)))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"a clip's JSON in {path} is damaged; prepare it again") from error
 
 
 def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
@@ -192,7 +200,7 @@ def read_index(model: type[IndexT], folder: str | Path) -> IndexT | None:
     """The folder's index, None if there is none; a damaged or newer one is refused."""
     path = Path(folder) / "index.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, limit=2**30)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

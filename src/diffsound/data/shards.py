@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,6 +18,7 @@ from diffsound.data.index import (
     ShardInfo,
     TextIndex,
     TokensIndex,
+    read_fields,
     read_index,
     read_sidecar,
     read_span,
@@ -67,7 +67,7 @@ class PreparedData:
         for shard in index.shards:
             path = folder / shard.name
             for spans in shard_members(folder, shard).values():
-                fields = json.loads(read_span(path, spans["json"]))
+                fields = read_fields(path, spans["json"])
                 location = AudioLocation(
                     str(path), member=f"{fields['id']}.flac", span=spans["flac"]
                 )
@@ -95,7 +95,7 @@ class PreparedData:
 
     def details(self, i: int) -> dict[str, object]:
         """The clip's whole JSON; `preparation` says what was done to it."""
-        return dict(json.loads(read_span(self.records[i].audio.path, self._members[i]["json"])))
+        return read_fields(self.records[i].audio.path, self._members[i]["json"])
 
     def mel(self, i: int) -> np.ndarray:
         """The clip's mel, float32 [n_mels, L] in [0, 1]; computed if it is not stored."""

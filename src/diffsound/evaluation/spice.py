@@ -23,7 +23,7 @@ from pathlib import Path
 
 from diffsound.errors import DiffsoundError, InputError
 from diffsound.evaluation.ptb import coco_folder, java
-from diffsound.files import sha256
+from diffsound.files import parse_json, sha256
 
 FOLDER_VARIABLE = "DIFFSOUND_CORENLP"
 JARS = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
@@ -108,7 +108,7 @@ def spice_scores(
 
 def read_answers(text: str, count: int) -> list[float]:
     """F-scores in the order of the questions; a caption without any tuple has 0, as published."""
-    found = {int(item["image_id"]): item["scores"]["All"]["f"] for item in json.loads(text)}
+    found = {int(item["image_id"]): item["scores"]["All"]["f"] for item in parse_json(text)}
     missing = [number for number in range(count) if number not in found]
     if missing:
         raise DiffsoundError(f"SPICE gave no score for {len(missing)} of {count} captions")

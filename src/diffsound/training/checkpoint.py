@@ -9,7 +9,6 @@ Nothing is pickled. `load_newest` takes the newest folder whose files match its 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from diffsound.files import sha256
+from diffsound.files import TEMPORARY, read_json, sha256, sync
 from diffsound.weights import save_tensors
 
 FORMAT = 1
@@ -45,7 +44,7 @@ class Checkpoint:
 def save(run: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write `RUN/step-…`; a failure leaves the folder as it was."""
     target = run / f"step-{step:08d}"
-    temporary = Path(tempfile.mkdtemp(dir=run, prefix=f".{target.name}-"))
+    temporary = Path(tempfile.mkdtemp(dir=run, prefix=f"{TEMPORARY}{target.name}-"))
     try:
         for stem, tensors in checkpoint.tensors.items():
             save_tensors(tensors, temporary / f"{stem}.safetensors")
@@ -56,13 +55,13 @@ def save(run: Path, step: int, checkpoint: Checkpoint) -> Path:
         }
         _write_json(temporary / MANIFEST, {"format": FORMAT, "step": step, "files": files})
         for path in (*temporary.iterdir(), temporary):
-            _fsync(path)
+            sync(path)
         temporary.chmod(0o755)
         if target.exists():
             # Only a checkpoint found damaged on resume can be here; this one replaces it.
             shutil.rmtree(target)
         temporary.rename(target)
-        _fsync(run)
+        sync(run)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -77,16 +76,18 @@ def load(folder: Path) -> Checkpoint:
     verify(folder)
     try:
         tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = read_json(folder / STATE)
     except (OSError, ValueError, SafetensorError) as error:
         raise BrokenCheckpoint(str(error)) from error
+    if not isinstance(state, dict):
+        raise BrokenCheckpoint(f"{STATE} is damaged")
     return Checkpoint(tensors, state)
 
 
 def verify(folder: Path) -> None:
     """Raise BrokenCheckpoint unless every file of the manifest is present and unchanged."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST)
         if manifest["format"] != FORMAT:
             raise BrokenCheckpoint(f"format {manifest['format']}, this version reads {FORMAT}")
         for name, facts in manifest["files"].items():
@@ -128,22 +129,8 @@ def prune(run: Path, keep_last: int, best: int | None) -> None:
             shutil.rmtree(folder_of(run, step), ignore_errors=True)
 
 
-def sweep(run: Path) -> None:
-    """Remove what a killed process left behind; safe only while holding the run's lock."""
-    for path in run.glob(".step-*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from diffsound.audio.io import write_audio
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.config import flat
 from diffsound.errors import ConfigError, InputError, MissingExtraError
-from diffsound.files import atomic_write
+from diffsound.files import atomic_write, parse_json, read_json
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -32,16 +32,18 @@ TRACKER = "tracker.json"  # which entry of wandb or MLflow is this run's, for re
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
-    """Every complete line of a run's log; a line cut short by a kill is skipped."""
+    """Every complete line of a run's log; one cut short by a kill or damaged is skipped."""
     path = run / LOG
     if not path.exists():
         return []
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            entries.append(json.loads(line))
+            entry = parse_json(line)
         except ValueError:
             continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            entries.append(entry)
     return entries
 
 
@@ -110,7 +112,7 @@ def start_tracker(accelerator: Accelerator, run: Path, resume_step: int) -> None
 
 def _tracked(run: Path) -> dict[str, str]:
     try:
-        return dict(json.loads((run / TRACKER).read_text(encoding="utf-8")))
+        return dict(read_json(run / TRACKER))
     except (OSError, ValueError):
         return {}
 

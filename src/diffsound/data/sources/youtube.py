@@ -10,7 +10,6 @@ AudioCaps
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +26,7 @@ from diffsound.data.sources.base import (
     split_list,
 )
 from diffsound.errors import DataError
+from diffsound.files import parse_json
 
 
 def segment_stems(video: str, start: float, end: float) -> Iterator[str]:
@@ -114,7 +114,7 @@ def label_names(root: Path, report: SourceReport) -> dict[str, str]:
     if ontology.is_file():
         try:
             names.update(
-                (node["id"], node["name"]) for node in json.loads(read_text(ontology, report))
+                (node["id"], node["name"]) for node in parse_json(read_text(ontology, report))
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{ontology} is not AudioSet's ontology: {error}") from error
