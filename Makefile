@@ -42,10 +42,14 @@ types: $(VENV)/.dev
 
 check: lint types test
 
-# The fuzzers, with EXAMPLES for each instead of a few hundred.
+# The attack suite at length, with EXAMPLES for each fuzzer and a kill for every 200 of them for each
+# command; then docs/reliability.md.
 EXAMPLES ?= 10000
 attack: $(VENV)/.dev
-	DIFFSOUND_ATTACK=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attack $(PYTEST_ARGS)
+	rm -f attack.jsonl
+	DIFFSOUND_ATTACK=$(EXAMPLES) DIFFSOUND_TALLY=attack.jsonl OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest tests/attack $(PYTEST_ARGS)
+	$(BIN)/python tools/reliability.py attack.jsonl
 
 # Asks a vulnerability database on the network, so it is not part of `check`. A package that cannot
 # be looked up fails it too.
@@ -74,7 +78,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) install -c constraints.txt -e ".[dev,train,eval,ear,ui,serve,onnx]"
+	$(PIP) install -c constraints.txt -e ".[dev,train,eval,ear,ui,serve,onnx,cluster]"
 	@touch $@
 
 clean:
