@@ -1,13 +1,17 @@
-"""What tests share: a tiny bundle with random weights, and the pipeline over it."""
+"""What tests share: a tiny bundle with random weights, the pipeline over it, and a browser."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from diffsound.codec.config import CodecConfig
 from diffsound.decoder.config import ARConfig
@@ -25,6 +29,49 @@ from text_fixtures import bert_folder, clip_folder  # noqa: F401
 
 # Some virtual machines promise matrix instructions that end the process (training/engine.py).
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+CHROMIUM_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--mute-audio",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
+    """Debian's Chromium if there is one, else the one Playwright installs, and Playwright's loop.
+
+    The only place that starts Playwright: a process cannot run two of them at once. Its loop stays
+    marked as this thread's running one, so that asyncio.run would fail in every later test: the
+    mark is taken away here, and `browser` sets it for one test.
+    """
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield browser, loop
+        asyncio._set_running_loop(loop)
+        browser.close()
+
+
+@pytest.fixture
+def browser(chromium: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """The shared browser; what a test opens in it is closed after the test."""
+    browser, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield browser
+    for context in browser.contexts:
+        context.close()
+    asyncio._set_running_loop(None)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Page:
+    """A new page, in a context of its own."""
+    page = browser.new_page()
+    page.set_default_timeout(20_000)
+    return page
 
 
 @pytest.fixture(scope="session")

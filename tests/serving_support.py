@@ -22,11 +22,6 @@ from diffsound.serving.run import address, bind
 from diffsound.serving.settings import ServerSettings
 
 HOST = "testserver"
-CHROMIUM_FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--mute-audio",
-]  # fmt: skip
 
 
 class WatchedPipeline(TextToSound):

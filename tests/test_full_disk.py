@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import soundfile
 import torch
+from fastapi.testclient import TestClient
 
+from diffsound.audio.io import encode_audio
 from diffsound.cli.main import run as diffsound
 from diffsound.data.shards import PreparedData
 from diffsound.errors import BundleError
+from diffsound.generation.pipeline import TextToSound
 from diffsound.model.bundle import Bundle, verify
 from diffsound.training import run_files
 from diffsound.weights import load_weights, save_tensors, save_weights
+from serving_support import make_app, wait_ready
 
 TINY = Path(__file__).parents[1] / "configs" / "tiny"
 RATE = 8000
@@ -117,6 +123,59 @@ def test_prepare_keeps_finished_shards_and_continues(
     assert prepared(sounds, disk / "out") == 0
     for path in (tmp_path / "elsewhere").iterdir():
         assert (disk / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_batch_keeps_finished_sounds_and_continues(
+    disk: Path, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("rain\nwind\nthunder\nbirds\nwaves\n", encoding="utf-8")
+
+    def batch(out: Path) -> int:
+        return typed(
+            "batch", prompts, "--out", out, "--bundle", tiny_folder, "--quiet", "--workers", 1
+        )
+
+    assert batch(tmp_path / "elsewhere") == 0
+    size = max(path.stat().st_size for path in (tmp_path / "elsewhere").glob("*.wav"))
+    fill(disk, leave=3 * size)
+    capsys.readouterr()
+    assert batch(disk / "out") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "No space left on device" in error
+    assert not list((disk / "out").glob(".*"))
+    for path in (disk / "out").glob("*.wav"):
+        assert path.read_bytes() == (tmp_path / "elsewhere" / path.name).read_bytes()
+    (disk / "filler").unlink()
+    assert batch(disk / "out") == 0
+    for path in (tmp_path / "elsewhere").iterdir():
+        assert (disk / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_an_upload_that_does_not_fit_is_refused_and_the_server_goes_on(
+    disk: Path, pipeline: TextToSound, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = encode_audio(np.random.default_rng(0).uniform(-0.1, 0.1, 20 * 48000), 48000, "wav")
+    assert len(clip) > 2**20  # smaller ones never become files
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    with TestClient(make_app(pipeline), base_url="http://testserver") as client:
+        wait_ready(client)
+
+        def upload() -> httpx.Response:
+            return client.post("/v1/edit/vary", data={"prompt": "rain"}, files={"clip": clip})
+
+        assert upload().status_code == 200
+        fill(disk)
+        answer = upload()
+        assert answer.status_code == 503
+        detail = "the server cannot take the upload: No space left on device"
+        assert answer.json()["detail"] == detail
+        made = client.post("/v1/generate", json={"prompt": "rain", "duration": 0.5})
+        assert made.status_code == 200
+        (disk / "filler").unlink()
+        assert upload().status_code == 200
+    assert not list(disk.iterdir())
 
 
 def test_training_ends_in_one_line_with_its_last_checkpoint_and_resumes(

@@ -12,7 +12,7 @@ import jinja2
 import pytest
 from playwright.sync_api import Page
 
-from browser_support import HOSTILE, assert_inert, open_page
+from browser_support import HOSTILE, assert_inert
 from diffsound import html
 
 
@@ -53,22 +53,21 @@ def test_the_policy_names_the_hash_of_what_is_in_the_page() -> None:
 
 
 @pytest.mark.browser
-def test_the_policy_stops_markup_that_was_not_escaped(tmp_path: Path) -> None:
+def test_the_policy_stops_markup_that_was_not_escaped(page: Page, tmp_path: Path) -> None:
     text = render_text(
         "{% block body %}<p id='p'>x</p>{{ value | safe }}{% endblock %}", value=HOSTILE
     )
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
-    with open_page() as page:
-        page.goto((tmp_path / "page.html").as_uri())
-        page.wait_for_timeout(200)
-        assert page.locator("img[onerror]").count() == 1  # the markup is there …
-        assert page.evaluate("window.hacked") is None  # … and does nothing
-        assert page.evaluate("window.ours") == 1
-        assert page.locator("#p").evaluate("e => getComputedStyle(e).color") == "rgb(255, 0, 0)"
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_timeout(200)
+    assert page.locator("img[onerror]").count() == 1  # the markup is there …
+    assert page.evaluate("window.hacked") is None  # … and does nothing
+    assert page.evaluate("window.ours") == 1
+    assert page.locator("#p").evaluate("e => getComputedStyle(e).color") == "rgb(255, 0, 0)"
 
 
 @pytest.mark.browser
-def test_the_inertness_check_can_fail(tmp_path: Path) -> None:
+def test_the_inertness_check_can_fail(page: Page, tmp_path: Path) -> None:
     def verdict(page: Page, body: str) -> bool:
         (tmp_path / "page.html").write_text(body, encoding="utf-8")
         try:
@@ -77,6 +76,5 @@ def test_the_inertness_check_can_fail(tmp_path: Path) -> None:
             return False
         return True
 
-    with open_page() as page:
-        assert not verdict(page, f"<body>{HOSTILE}</body>")
-        assert not verdict(page, "<body>nothing hostile is shown</body>")
+    assert not verdict(page, f"<body>{HOSTILE}</body>")
+    assert not verdict(page, "<body>nothing hostile is shown</body>")

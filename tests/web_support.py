@@ -1,9 +1,8 @@
-"""What the tests of the web page share: a browser, visitors, and what they do."""
+"""What the tests of the web page share: visitors and what they do."""
 
 from __future__ import annotations
 
 import io
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +10,10 @@ from typing import Any, Protocol
 
 import httpx
 import numpy as np
-from playwright.sync_api import Browser, Locator, Page, Playwright, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from diffsound.audio.io import read_audio
 
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--mute-audio",
-]  # fmt: skip
 READY = ".card[data-state=ready]"
 PATIENCE = 120_000  # milliseconds: the machine may be busy with other tests
 WAVE_HEIGHT, SPECTROGRAM_HEIGHT = 96, 136  # as in scope.js
@@ -27,12 +21,6 @@ WAVE_HEIGHT, SPECTROGRAM_HEIGHT = 96, 136  # as in scope.js
 
 class OpenPage(Protocol):
     def __call__(self, url: str | None = None, **options: Any) -> Page: ...
-
-
-def launch(playwright: Playwright) -> Browser:
-    """Debian's Chromium if there is one, else the one Playwright installs."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    return playwright.chromium.launch(executable_path=path, args=FLAGS)
 
 
 @contextmanager

@@ -1,14 +1,21 @@
 """Write constraints.txt: the exact versions of every package this environment uses for diffsound.
 
     python tools/constraints.py > constraints.txt
+    python tools/constraints.py --hashes > hashes.txt
 
 Run it in an environment where everything was installed and `make check` has passed. Only packages
-that diffsound or one of its extras needs, directly or not, are listed.
+that diffsound or one of its extras needs, directly or not, are listed. `--hashes` asks pip which
+file it would install for each line of constraints.txt on this machine, and writes its checksum.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -16,6 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+CONSTRAINTS = PROJECT.with_name("constraints.txt")
 
 
 def wanted() -> list[Requirement]:
@@ -54,7 +62,26 @@ def closure(requirements: list[Requirement]) -> dict[str, str]:
     return versions
 
 
+def hashed() -> Iterator[str]:
+    """The lines of constraints.txt, each with the SHA-256 of the file that pip chooses."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed",
+               "--no-deps", "--quiet", "--report", "-", "-r", str(CONSTRAINTS)]  # fmt: skip
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    for package in report["install"]:
+        name = canonicalize_name(package["metadata"]["name"])
+        version = package["metadata"]["version"].split("+")[0]
+        digest = package["download_info"]["archive_info"]["hashes"]["sha256"]
+        yield f"{name}=={version} --hash=sha256:{digest}"
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description="The exact versions diffsound is known to run on.")
+    parser.add_argument("--hashes", action="store_true", help="with the checksum of each file")
+    if parser.parse_args().hashes:
+        print("# constraints.txt with checksums, for Linux on x86-64, Python 3.11, torch for CPUs.")
+        print("# Made by tools/constraints.py --hashes; SECURITY.md says how to install with it.")
+        print("\n".join(sorted(hashed())))
+        return
     print("# Exact versions that are known to work together; made by tools/constraints.py.")
     for name, version in sorted(closure(wanted()).items()):
         print(f"{name}=={version}")

@@ -9,14 +9,17 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 # Far above any config, manifest or list of prompts; a larger file is a mistake or an attack.
 MAX_TEXT_BYTES = 64 * 2**20
+MAX_JSON_DEPTH = 64
+TEMPORARY = ".tmp-"  # how the names of unfinished files and folders begin
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def atomic_write(target: str | Path) -> Iterator[Path]:
     """
     target = Path(target)
     handle, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.stem[:40]}-", suffix=target.suffix
+        dir=target.parent, prefix=f"{TEMPORARY}{target.stem[:40]}-", suffix=target.suffix
     )
     os.close(handle)
     temporary = Path(name)
@@ -47,8 +50,8 @@ def atomic_write(target: str | Path) -> Iterator[Path]:
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
     """An empty folder that replaces `target` when the block ends; a failure leaves no trace."""
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    retired = target.parent / f".{target.name}-old-{os.getpid()}"
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{TEMPORARY}{target.name}-"))
+    retired = target.parent / f"{TEMPORARY}{target.name}-old"
     try:
         yield temporary
         for path in temporary.iterdir():
@@ -56,6 +59,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             sync(path)
         temporary.chmod(0o755)
         sync(temporary)
+        shutil.rmtree(retired, ignore_errors=True)
         if target.exists():
             target.rename(retired)
         temporary.rename(target)
@@ -64,6 +68,21 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def sweep(folder: str | Path, older_than: float = 0.0) -> None:
+    """Remove what killed writers left in a folder.
+
+    older_than: seconds; for a folder in which others may be writing, more than a file can take.
+    """
+    for path in Path(folder).glob(f"{TEMPORARY}*"):
+        with suppress(OSError):  # another writer has just renamed it
+            if time.time() - path.stat().st_mtime < older_than:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def sync(path: Path) -> None:
@@ -110,16 +129,37 @@ def read_text(path: str | Path, encoding: str = "utf-8", limit: int = MAX_TEXT_B
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value; whatever is wrong with it, too deep a nesting included, is a ValueError."""
+    """A JSON value; whatever is wrong with it is a ValueError.
+
+    Nesting is limited, because code that walks the value would otherwise exhaust the stack, and so
+    are whole numbers, which no array or float could hold.
+    """
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_int=_parse_int)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        groups = [
+            one.values() if isinstance(one, dict) else one
+            for one in level
+            if isinstance(one, dict | list)
+        ]
+        level = [one for group in groups for one in group]
+        if not level:
+            return value
+    raise ValueError("it is nested too deeply")
 
 
-def read_json(path: str | Path) -> Any:
+def _parse_int(digits: str) -> int:
+    if len(digits) > 20:  # more than 64 bits
+        raise ValueError(f"the number {digits[:20]}… is too large")
+    return int(digits)
+
+
+def read_json(path: str | Path, limit: int = MAX_TEXT_BYTES) -> Any:
     """The value in a JSON file; an OSError or a ValueError (bad UTF-8 is one) if it has none."""
-    return parse_json(read_text(path))
+    return parse_json(read_text(path, limit=limit))
 
 
 def is_member_name(name: str) -> bool:

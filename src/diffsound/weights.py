@@ -201,6 +201,14 @@ def read_header(run: str | Path) -> dict[str, Any]:
         raise BundleError(f"the export in {folder} cannot be read: {error}") from error
 
 
+def export_step(run: Path) -> int | None:
+    """The step of a run's export; None if it has none that can be read."""
+    try:
+        return int(read_header(run)["step"])
+    except BundleError:
+        return None
+
+
 def load_export(run: str | Path) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
     """Read a run's export (the run folder or its export folder): (kind, config, state dict)."""
     from safetensors import SafetensorError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,23 @@ from attack_support import attack, survives
 from diffsound.batch.manifest import is_made, read_manifest
 from diffsound.batch.rows import read_requests
 from diffsound.config import load_config
+from diffsound.data.published import audioset_labels
+from diffsound.data.shards import PreparedData, read_fields, read_sidecar
+from diffsound.data.tables import SourceReport, read_jsonl
+from diffsound.evaluation.ears import load_ear
+from diffsound.evaluation.listening import Key, parse_ratings, read_key
 from diffsound.evaluation.recognise import read_prompts
+from diffsound.evaluation.sets import check_same, read_examples
+from diffsound.files import sha256
 from diffsound.training.codec import CodecRun
+from diffsound.training.run_files import (
+    Checkpoint,
+    folder_of,
+    load_newest,
+    read_log,
+    save_checkpoint,
+)
+from diffsound.weights import read_header
 
 YAML = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
@@ -89,3 +105,61 @@ def test_manifests(folder: Path, entries: list[dict[str, object]], noise: bytes)
             is_made(folder, entry, str(entry.get("key")))
 
     survives(read)
+
+
+HOSTILE_JSON = {
+    "deep list": b"[" * 10**5,
+    "deep objects": b'{"a": ' * 400 + b"1" + b"}" * 400,
+    "huge number": b'{"format": 1' + b"0" * 400 + b"}",
+    "longer than int() takes": b'{"format": 1' + b"0" * 5000 + b"}",
+    "not UTF-8": b'{"id": "\xff\xfe"}',
+    "another kind": b'[1, null, "x"]',
+    "empty": b"",
+}
+JSON_READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "examples of an evaluation": ("examples.json", read_examples),
+    "settings of an evaluation": ("settings.json", lambda folder: check_same(folder, {"seed": 1})),
+    "listening test": ("key.json", read_key),
+    "ratings": (
+        "x.json",
+        lambda folder: parse_ratings(
+            (folder / "x.json").read_bytes(), Key(test="t", loudness=-23.0, clips={})
+        ),
+    ),
+    "ear": ("ear.json", lambda folder: load_ear(folder / "ear.onnx")),
+    "index of prepared data": ("index.json", PreparedData.open),
+    "sidecar": ("a.json", lambda folder: read_sidecar(folder / "a.tar")),
+    "clip": ("a.tar", lambda folder: read_fields(
+        folder / "a.tar", (0, (folder / "a.tar").stat().st_size))),
+    "captions": ("c.jsonl", lambda folder: list(
+        read_jsonl(folder / "c.jsonl", ("caption",), SourceReport()))),
+    "ontology": ("ontology.json", lambda folder: audioset_labels(folder, SourceReport())),
+    "log of a run": ("log.jsonl", read_log),
+    "header of an export": ("config.json", read_header),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE_JSON)
+@pytest.mark.parametrize("reader", JSON_READERS)
+def test_hostile_json(reader: str, kind: str, tmp_path: Path) -> None:
+    name, read = JSON_READERS[reader]
+    (tmp_path / "ear.onnx").write_bytes(b"")
+    (tmp_path / name).write_bytes(HOSTILE_JSON[kind])
+    survives(lambda: read(tmp_path))
+
+
+@pytest.mark.parametrize("kind", HOSTILE_JSON)
+@pytest.mark.parametrize("name", ["manifest.json", "state.json"])
+def test_hostile_checkpoints_are_passed_over(name: str, kind: str, tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, Checkpoint({}, {"step": step}))
+    folder = folder_of(tmp_path, 2)
+    (folder / name).write_bytes(HOSTILE_JSON[kind])
+    if name == "state.json":  # a stranger's manifest agrees with it
+        manifest = json.loads((folder / "manifest.json").read_text())
+        facts = {"bytes": len(HOSTILE_JSON[kind]), "sha256": sha256(folder / name)}
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"files": {name: facts}}))
+    with pytest.warns(UserWarning, match="is not usable"):
+        found = load_newest(tmp_path)
+    assert found is not None
+    assert found.state == {"step": 1}

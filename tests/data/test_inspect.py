@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import soundfile
 from PIL import Image
+from playwright.sync_api import Page as BrowserPage
 
-from browser_support import HOSTILE, assert_inert, open_page
+from browser_support import HOSTILE, assert_inert
 from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.inspect import (
     histogram,
@@ -106,7 +107,7 @@ def test_the_page_has_pictures_and_players_that_work(
 
 @pytest.mark.browser
 def test_hostile_text_in_every_field_is_inert_in_a_browser(
-    prepared: PreparedData, tmp_path: Path, settings: PrepareSettings
+    page: BrowserPage, prepared: PreparedData, tmp_path: Path, settings: PrepareSettings
 ) -> None:
     texts = {
         field.name: (HOSTILE,) if field.type == "tuple[str, ...]" else HOSTILE
@@ -137,12 +138,11 @@ def test_hostile_text_in_every_field_is_inert_in_a_browser(
     }
     write_index(index.model_copy(update=told), folder)
     write_report(PreparedData.open(folder), folder / "report.html")
-    with open_page() as page:
-        assert_inert(page, folder / "report.html")
-        assert page.locator(".clip").count() == 3
-        assert page.locator("a").count() == 1
-        page.get_by_label("Search these clips").fill("take 2")
-        assert page.locator(".clip:visible").count() == 1
+    assert_inert(page, folder / "report.html")
+    assert page.locator(".clip").count() == 3
+    assert page.locator("a").count() == 1
+    page.get_by_label("Search these clips").fill("take 2")
+    assert page.locator(".clip:visible").count() == 1
 
 
 def test_an_unwritable_page_is_one_line(prepared: PreparedData, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_killed_preparation_is_finished_by_a_rerun(
     process.stdout.close()
     with pytest.raises(DataError, match="interrupted"):
         PreparedData.open(out)
-    abandoned, at_work = out / ".clips-000002-left.tar", out / ".clips-000002-new.tar"
+    abandoned, at_work = out / ".tmp-clips-000002-left.tar", out / ".tmp-clips-000002-new.tar"
     for path in (abandoned, at_work):
         path.write_bytes(b"begun")
     os.utime(abandoned, (0, 0))

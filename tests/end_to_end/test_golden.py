@@ -4,7 +4,7 @@ Tokens are compared by hash. Waves are compared by hash where the processor has 
 instructions as the one that wrote the golden file, elsewhere by distance: the last bits of a sum
 depend on how it is cut. After a change that is meant to change sounds, write the file again with
 
-    python tests/end_to_end/test_golden.py
+    make golden
 
 and say why in the changelog.
 """
@@ -27,11 +27,16 @@ from fastapi.testclient import TestClient
 
 import diffsound
 from diffsound.audio.io import read_audio
+from diffsound.audio.mixing import frame_rms
 from diffsound.batch.run import generate_batch
+from diffsound.evaluation.checks import CLIPPED_LEVEL, CLIPPED_RUN, SILENT_DB
 from serving_support import make_app, wait_ready
 
 GOLDEN = Path(__file__).with_name("golden.json")
 FRAME = 0.1  # seconds
+LEVELS_DB = (-40.0, -6.0)  # RMS of full scale
+OFFSET_DB = -40.0  # a hundredth of full scale
+SILENT_SHARE = 0.8  # of frames of 20 ms; a single bark in two seconds is mostly silence
 TOLERANCE = 0.05  # of a frame's RMS and a band's mean, both relative to the largest one
 
 
@@ -61,7 +66,24 @@ def of_wave(wave: np.ndarray) -> dict[str, Any]:
         "wave": sha(wave),
         "rms": [float(f"{value:.4g}") for value in np.sqrt(np.square(frames).mean(axis=1))],
         "bands": [float(f"{value:.4g}") for value in bands],
+        "faults": faults(wave),
     }
+
+
+def faults(wave: np.ndarray) -> list[str]:
+    """What nobody wants to hear in any sound: clipping, an offset, silence, a wrong level."""
+    loud = np.abs(wave) >= CLIPPED_LEVEL
+    level = 20 * np.log10(max(float(np.sqrt(np.square(wave, dtype=np.float64).mean())), 1e-9))
+    offset = 20 * np.log10(max(abs(float(wave.mean(dtype=np.float64))), 1e-9))
+    quiet = float(np.mean(frame_rms(wave, 441) < 10 ** (SILENT_DB / 20)))
+    found = {
+        "not a number": not np.isfinite(wave).all(),
+        "clipped": bool(np.convolve(loud, np.ones(CLIPPED_RUN), "valid").max() > CLIPPED_RUN - 0.5),
+        f"offset {offset:.0f} dB": offset > OFFSET_DB,
+        f"level {level:.0f} dB": not LEVELS_DB[0] <= level <= LEVELS_DB[1],
+        f"silent for {quiet:.0%}": quiet > SILENT_SHARE,
+    }
+    return [fault for fault, is_there in found.items() if is_there]
 
 
 def sha(values: np.ndarray) -> str:
@@ -162,10 +184,11 @@ def far(found: list[float], expected: list[float]) -> float:
 def test_a_seed_means_the_same_sound(case: str) -> None:
     written = golden()
     found, expected = CASES[case](), written["sounds"][case]
-    exact = {name for name in expected if name not in ("wave", "rms", "bands")}
+    exact = {name for name in expected if name not in ("wave", "rms", "bands", "faults")}
     assert {name: found[name] for name in exact} == {name: expected[name] for name in exact}
     assert far(found["rms"], expected["rms"]) < TOLERANCE
     assert far(found["bands"], expected["bands"]) < TOLERANCE
+    assert found["faults"] == []
     if processor() == written["processor"]:
         assert found["wave"] == expected["wave"]
 
@@ -181,10 +204,28 @@ def test_another_sound_is_noticed() -> None:
     assert far(other["rms"], expected["rms"]) > TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("fault", "spoil"),
+    [
+        ("clipped", lambda wave: np.clip(9 * wave, -1, 1)),
+        ("offset", lambda wave: wave + 0.02),
+        ("level", lambda wave: wave / 100),
+        ("silent", lambda wave: np.append(wave, np.zeros(10 * len(wave)))),
+    ],
+)
+def test_faults_are_noticed(fault: str, spoil: Callable[[np.ndarray], np.ndarray]) -> None:
+    wave = 0.3 * np.sin(np.arange(22050) / 20)
+    assert faults(wave) == []
+    assert any(found.startswith(fault) for found in faults(spoil(wave)))
+
+
 if __name__ == "__main__":
     content = {
         "processor": processor(),
         "networks": networks(),
         "sounds": {case: make() for case, make in CASES.items()},
     }
+    wrong = {case: sound["faults"] for case, sound in content["sounds"].items() if sound["faults"]}
+    if wrong:
+        raise SystemExit(f"not written, because these sounds are faulty: {wrong}")
     GOLDEN.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from diffsound.evaluation.listening import ListeningServer, build_test, read_key, read_ratings
 from listening_support import make_runs
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
-        page = browser.new_page()
-        page.set_default_timeout(20_000)
-        yield page
-        browser.close()
 
 
 def grade(page: Page, sound: int, value: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from browser_support import HOSTILE, assert_inert, open_page
+from browser_support import HOSTILE, assert_inert
 from diffsound.audio.io import write_audio
 from diffsound.evaluation.listening import build_test
 from diffsound.evaluation.pages import (
@@ -24,12 +24,6 @@ from diffsound.evaluation.pages import (
 from diffsound.evaluation.sets import Example, write_examples
 from listening_support import make_runs
 from metric_support import MEL, RATE, sound
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with open_page() as page:
-        yield page
 
 
 def hostile(number: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""A server over the tiny bundle, in this process; a browser, and visitors of the page."""
+"""A server over the tiny bundle, in this process, and visitors of the page."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from diffsound.generation.pipeline import TextToSound
 from diffsound.model.bundle import Bundle
 from serving_support import HOST, WatchedPipeline, live_server, make_app, wait_ready
-from web_support import OpenPage, launch, visits
+from web_support import OpenPage, visits
 
 
 @pytest.fixture
@@ -37,14 +37,6 @@ def server(pipeline: TextToSound) -> Iterator[str]:
     """The address of a server on a real port."""
     with live_server(make_app(pipeline)) as url:
         yield url
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

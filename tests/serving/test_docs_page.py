@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from diffsound.audio.io import encode_audio
 from diffsound.generation.pipeline import TextToSound
-from serving_support import CHROMIUM_FLAGS, live_server, make_app
+from serving_support import live_server, make_app
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    # Debian's Chromium if there is one, else the one Playwright installs.
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -51,3 +52,13 @@ def test_the_sbom_names_every_package_with_its_version_and_licence() -> None:
     for name, part in found.items():
         assert part["purl"] == f"pkg:pypi/{name}@{packages[name].version}"
         assert part["licenses"][0]["license"]["name"] != "unknown"
+
+
+def test_every_pinned_version_has_a_checksum() -> None:
+    pinned, hashed = (
+        (PROJECT.with_name(name)).read_text(encoding="utf-8").splitlines()
+        for name in ("constraints.txt", "hashes.txt")
+    )
+    found = dict(line.split(" --hash=sha256:") for line in hashed if not line.startswith("#"))
+    assert found.keys() == {line for line in pinned if not line.startswith("#")}
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in found.values())

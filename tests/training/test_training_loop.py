@@ -232,7 +232,7 @@ def test_full_disk_costs_a_checkpoint_not_the_run(
         trainer(run, stage, config).fit(quiet=True)
     assert run_files.checkpoint_steps(run) == [3]
     run_files.verify(run / "step-00000003")
-    assert not list(run.glob(".step-*"))
+    assert not list(run.glob(".tmp-*"))
     full["now"] = False
     _, resumed = fit(run, checkpoint_steps=3)
     assert_identical(fit(tmp_path / "whole")[1], resumed)

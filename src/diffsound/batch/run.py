@@ -21,7 +21,7 @@ from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
 from diffsound.batch.rows import RowTask, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
-from diffsound.files import sha256
+from diffsound.files import sha256, sweep
 from diffsound.generation.names import FORMATS
 from diffsound.generation.settings import renamed, short_name
 from diffsound.model.bundle import check_ranks
@@ -197,6 +197,7 @@ def generate_batch(
         context=_context(bundle, backend, file_format, loudness),
     )
     with _held(folder):
+        sweep(folder)
         entries = manifest.read_manifest(folder)
         kept = {
             request.files[place]: entries[request.files[place]]
@@ -347,18 +348,21 @@ def _held(folder: Path) -> Iterator[None]:
     lock = FileLock(path)
     try:
         lock.acquire(blocking=False)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                path.unlink()
+            lock.release()
     except Timeout:
         raise AudioError(
             f"another batch is writing to {folder}; wait for it or choose another folder"
         ) from None
     except OSError as error:
-        raise AudioError(f"cannot write to {folder}: {error.strerror or error}") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        lock.release()
+        raise AudioError(
+            f"cannot write to {folder}: {error.strerror or error}; what is finished is kept, "
+            "run again to continue"
+        ) from error
 
 
 def _make_folder(folder: Path) -> Path:

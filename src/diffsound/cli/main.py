@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import shlex
@@ -17,6 +18,7 @@ import typer
 from diffsound.errors import DiffsoundError, InputError
 
 USER_ERROR = 2
+FAILING_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 INTERRUPTED = 130
 
 # What each verb does, as the list of verbs shows it. A verb's module, cli/VERB.py, has
@@ -179,6 +181,10 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         fail(in_options(str(error)))
     except DiffsoundError as error:
         fail(str(error))
+    except OSError as error:
+        if error.errno not in FAILING_DISK:
+            raise
+        fail(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror))
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)

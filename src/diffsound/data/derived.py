@@ -33,6 +33,7 @@ from diffsound.data.shards import (
     TextIndex,
     TokensIndex,
     check_same_settings,
+    read_fields,
     read_index,
     read_sidecar,
     read_span,
@@ -131,7 +132,7 @@ class Derivation(Generic[DerivedT]):
     def _clips(self, shard: ShardInfo) -> Iterator[Clip]:
         path = self.data / shard.name
         for spans in shard_members(self.data, shard).values():
-            fields = json.loads(read_span(path, spans["json"]))
+            fields = read_fields(path, spans["json"])
             yield Clip(fields, read_span(path, spans["flac"]))
 
 

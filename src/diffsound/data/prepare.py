@@ -13,7 +13,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -38,6 +37,7 @@ from diffsound.data.shards import (
 )
 from diffsound.data.tables import Source, SourceReport
 from diffsound.errors import DataError, DiffsoundError
+from diffsound.files import sweep
 from diffsound.threads import torch_threads
 
 # A temporary file this old belongs to a killed run, not to one working at the same time.
@@ -190,10 +190,7 @@ def remove_stale(folder: Path, kind: str, keep: int) -> None:
         if match and int(match[1]) >= keep:
             path.unlink()
             sidecar_path(path).unlink(missing_ok=True)
-    for path in folder.glob(f".{kind}-*"):
-        with suppress(OSError):  # a file that another run, still at work, has just renamed
-            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                path.unlink()
+    sweep(folder, _ABANDONED_SECONDS)
 
 
 def _write_clips_shard(

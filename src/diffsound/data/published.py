@@ -12,7 +12,6 @@ Clotho     DIR/clotho_captions_development.csv (file_name, caption_1 … caption
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from diffsound.data.tables import (
     split_list,
 )
 from diffsound.errors import DataError
+from diffsound.files import parse_json
 
 
 class YouTube(Source):
@@ -131,7 +131,7 @@ def audioset_labels(root: Path, report: SourceReport) -> dict[str, str]:
         raise DataError(f"{root} has neither ontology.json nor class_labels_indices.csv")
     if ontology.is_file():
         try:
-            names |= {node["id"]: node["name"] for node in json.loads(read_text(ontology, report))}
+            names |= {node["id"]: node["name"] for node in parse_json(read_text(ontology, report))}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{ontology} is not AudioSet's ontology: {error}") from error
     if classes.is_file():

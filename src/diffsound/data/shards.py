@@ -25,7 +25,7 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.config import Config, flat
 from diffsound.data.record import AudioLocation, Record
 from diffsound.errors import DataError
-from diffsound.files import atomic_write, sha256
+from diffsound.files import atomic_write, parse_json, read_json, sha256
 from diffsound.text.features import TextFeatures
 
 # id -> suffix -> (offset, bytes) of the member `id.suffix`
@@ -57,7 +57,7 @@ def write_shard(
 def read_sidecar(path: Path) -> dict[str, Any] | None:
     """The sidecar of a complete shard; None if either is missing or they do not match."""
     try:
-        info = json.loads(sidecar_path(path).read_text(encoding="utf-8"))
+        info = read_json(sidecar_path(path), limit=2**30)
         if path.stat().st_size != info["bytes"]:
             return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -84,6 +84,14 @@ def read_span(path: str | Path, span: tuple[int, int]) -> bytes:
     if len(content) != span[1]:
         raise DataError(f"{path} is shorter than its index says; prepare it again")
     return content
+
+
+def read_fields(path: str | Path, span: tuple[int, int]) -> dict[str, Any]:
+    """The JSON object at (offset, length) of a shard."""
+    try:
+        return dict(parse_json(read_span(path, span)))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"a clip's JSON in {path} is damaged; prepare it again") from error
 
 
 def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
@@ -195,7 +203,7 @@ def read_index(model: type[IndexT], folder: str | Path) -> IndexT | None:
     """The folder's index, None if there is none; a damaged or newer one is refused."""
     path = Path(folder) / "index.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, limit=2**30)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -268,7 +276,7 @@ class PreparedData:
         for shard in index.shards:
             path = folder / shard.name
             for spans in shard_members(folder, shard).values():
-                fields = json.loads(read_span(path, spans["json"]))
+                fields = read_fields(path, spans["json"])
                 location = AudioLocation(
                     str(path), member=f"{fields['id']}.flac", span=spans["flac"]
                 )
@@ -296,7 +304,7 @@ class PreparedData:
 
     def details(self, i: int) -> dict[str, object]:
         """The clip's whole JSON; `preparation` says what was done to it."""
-        return dict(json.loads(read_span(self.records[i].audio.path, self._members[i]["json"])))
+        return read_fields(self.records[i].audio.path, self._members[i]["json"])
 
     def mel(self, i: int) -> np.ndarray:
         """The clip's mel, float32 [n_mels, L] in [0, 1]; computed if it is not stored."""

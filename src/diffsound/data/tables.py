@@ -6,7 +6,6 @@ A source yields records and reports what it left out.
 from __future__ import annotations
 
 import csv
-import json
 import os
 import tarfile
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from typing import TypedDict
 
 from diffsound.data.record import AudioLocation, Record, normalise_licence
 from diffsound.errors import DataError
+from diffsound.files import parse_json
 
 
 @dataclass
@@ -136,7 +136,7 @@ def read_jsonl(
         if not line.strip():
             continue
         try:
-            fields = json.loads(line)
+            fields = parse_json(line)
         except ValueError:
             fields = None
         if not isinstance(fields, dict):

@@ -11,7 +11,6 @@ What is made of the embeddings is in `probe.py`.
 
 from __future__ import annotations
 
-import json
 import runpy
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from diffsound.audio.io import resample
 from diffsound.config import Config, parse_config
 from diffsound.errors import DiffsoundError, InputError, MissingExtraError
-from diffsound.files import sha256
+from diffsound.files import read_json, sha256
 
 
 class LogMel(Config):
@@ -112,7 +111,7 @@ def load_ear(path: str | Path) -> OutsideEar:
         raise InputError(f"an ear is a .py, .onnx or .tflite file, not {path.name}")
     described = path.with_suffix(".json")
     try:
-        content = json.loads(described.read_text(encoding="utf-8"))
+        content = read_json(described)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path.name} needs {described.name} beside it, which describes its front end: {error}"

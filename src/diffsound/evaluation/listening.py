@@ -16,7 +16,6 @@ stored in the order of those names, and are shuffled for each listener.
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import secrets
 import threading
@@ -35,7 +34,7 @@ from diffsound.errors import ConfigError, DataError, DiffsoundError, InputError
 from diffsound.evaluation.metrics import LEVEL, RESAMPLES, TAILS, Interval
 from diffsound.evaluation.pages import audio_url
 from diffsound.evaluation.sets import common_texts, make_folder, write_json
-from diffsound.files import atomic_write
+from diffsound.files import atomic_write, parse_json, read_json
 from diffsound.html import render, write_page
 
 REAL = "real"
@@ -159,7 +158,7 @@ def read_key(folder: str | Path) -> Key:
     """The key of a test."""
     path = Path(folder) / "key.json"
     try:
-        return parse_config(Key, json.loads(path.read_text(encoding="utf-8")), str(path))
+        return parse_config(Key, read_json(path), str(path))
     except FileNotFoundError:
         raise DataError(
             f"{folder} holds no listening test (no key.json); make one with: "
@@ -172,7 +171,7 @@ def read_key(folder: str | Path) -> Key:
 def parse_ratings(content: bytes, key: Key) -> Ratings:
     """Ratings as a page sends them, checked against the test."""
     try:
-        ratings = parse_config(Ratings, json.loads(content), "ratings")
+        ratings = parse_config(Ratings, parse_json(content), "ratings")
     except (ConfigError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"these are not ratings: {' '.join(str(error).split())[:200]}") from error
     if not _NAME.fullmatch(ratings.listener):

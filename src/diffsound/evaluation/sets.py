@@ -27,7 +27,7 @@ import diffsound
 from diffsound.audio.io import fit_length, read_audio, resample, write_audio
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
-from diffsound.files import atomic_write, sha256
+from diffsound.files import atomic_write, read_json, sha256
 from diffsound.generation.jobs import Job
 from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner, load_captioner
@@ -142,8 +142,8 @@ def check_same(out: Path, now: dict[str, Any]) -> None:
     path = out / _SETTINGS
     if path.exists():
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            before = dict(read_json(path))
+        except (OSError, TypeError, ValueError):
             before = {}
         changed = [f"{key} was {before.get(key)!r}" for key in now if before.get(key) != now[key]]
         if changed:
@@ -202,7 +202,7 @@ def read_examples(folder: str | Path) -> list[Example]:
     """The examples of an evaluation's folder."""
     path = Path(folder) / EXAMPLES
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = read_json(path)
         return [Example(row["id"], row["caption"], tuple(row["captions"])) for row in rows]
     except FileNotFoundError:
         raise DataError(
@@ -377,7 +377,7 @@ def _batches(items: Iterable[tuple[str, Path]], size: int) -> Iterator[list[tupl
 
 def _read_speed(folder: Path) -> dict[str, float]:
     try:
-        found = json.loads((folder / _SPEED).read_text(encoding="utf-8"))
+        found = read_json(folder / _SPEED)
         return {"sounds": float(found["sounds"]), "seconds": float(found["seconds"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {"sounds": 0.0, "seconds": 0.0}

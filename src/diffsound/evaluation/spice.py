@@ -40,7 +40,7 @@ from typing import Any
 import yaml
 
 from diffsound.errors import DiffsoundError, InputError, MissingExtraError
-from diffsound.files import sha256
+from diffsound.files import parse_json, sha256
 from diffsound.text import english
 from diffsound.text.ptb import PUNCTUATION, ptb_words
 
@@ -169,7 +169,7 @@ def spice_scores(
 
 def read_answers(text: str, count: int) -> list[float]:
     """F-scores in the order of the questions; a caption without any tuple has 0, as published."""
-    found = {int(item["image_id"]): item["scores"]["All"]["f"] for item in json.loads(text)}
+    found = {int(item["image_id"]): item["scores"]["All"]["f"] for item in parse_json(text)}
     missing = [number for number in range(count) if number not in found]
     if missing:
         raise DiffsoundError(f"SPICE gave no score for {len(missing)} of {count} captions")

@@ -49,7 +49,7 @@ from diffsound.evaluation.sets import (
     write_real,
 )
 from diffsound.evaluation.spice import checksums, corenlp_folder
-from diffsound.files import sha256
+from diffsound.files import read_json, sha256
 from diffsound.generation.bench import watched
 from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner
@@ -222,7 +222,7 @@ def _text_encoders(config: TableConfig) -> dict[str, str]:
     """What each bundle reads texts with, by the name of the bundle."""
     found = {}
     for name, folder in config.bundles.items():
-        content = json.loads((resolve(folder) / CONFIG_FILE).read_text(encoding="utf-8"))
+        content = read_json(resolve(folder) / CONFIG_FILE)
         found[name] = str(content["text_encoder"]["kind"])
     return found
 
@@ -377,7 +377,7 @@ def _short(parts: Any) -> str:
 def _read_cell(path: Path, plan: str) -> dict[str, Score] | None:
     """A finished cell's scores; None if there is none or it was made otherwise."""
     try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: Mapping[str, Any] = read_json(path)
         if content["plan"] != plan:
             return None
         return {name: Score(**score) for name, score in content["scores"].items()}

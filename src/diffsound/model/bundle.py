@@ -37,6 +37,7 @@ from diffsound.files import (
     open_regular,
     read_text,
     sha256,
+    sweep,
 )
 from diffsound.judges import JudgeKind, describe_judge, judges_in, load_judge
 from diffsound.judges.matcher import Matcher, load_matcher
@@ -64,6 +65,7 @@ from diffsound.weights import (
 )
 
 CARD_FILE = "README.md"
+_CHECKSUMS = "\n## Checksums\n\nSHA-256 of every file, as `sha256sum --check` reads them:\n\n"
 STAGES = ("codec", "decoder", "vocoder")
 RANKERS = ("matcher", "captioner")  # the judges that can choose, the better one first
 BUNDLED = Path(__file__).parents[1] / "assets" / "small"
@@ -187,6 +189,7 @@ class Bundle:
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            sweep(folder)
             self._write(folder, dtype)
         except OSError as error:
             problem = f"cannot write the bundle {folder}: {error.strerror or error}"
@@ -197,24 +200,27 @@ class Bundle:
         for stage in STAGES:
             state = getattr(self, stage).state_dict()
             save_weights(folder / f"{stage}.safetensors", state, dtype)
-        card = self.card or f"# {self.config.name}\n\nNo model card was given.\n"
-        with atomic_write(folder / CARD_FILE) as temporary:
-            temporary.write_text(card, encoding="utf-8")
-        names = [*(f"{stage}.safetensors" for stage in STAGES), CARD_FILE]
+        names = [f"{stage}.safetensors" for stage in STAGES]
         for kind, source in self.judges.items():
             written = copy_export(source, kind, folder / kind, dtype)
             names += sorted(f"{kind}/{path.name}" for path in written.iterdir())
         if self.coverage is not None:
             self.coverage.save(folder)
             names += COVERAGE_FILES
-        files = {
-            name: FileInfo(bytes=(folder / name).stat().st_size, sha256=sha256(folder / name))
-            for name in names
-        }
+        files = {name: _file_info(folder / name) for name in names}
+        card = self.card or f"# {self.config.name}\n\nNo model card was given.\n"
+        sums = "".join(f"{info.sha256}  {name}\n" for name, info in sorted(files.items()))
+        with atomic_write(folder / CARD_FILE) as temporary:
+            temporary.write_text(f"{card}{_CHECKSUMS}```\n{sums}```\n", encoding="utf-8")
+        files[CARD_FILE] = _file_info(folder / CARD_FILE)
         # The config comes last: a bundle without it is no bundle, so a killed save is never loaded.
         with atomic_write(folder / CONFIG_FILE) as temporary:
             config = self.config.model_copy(update={"files": files})
             temporary.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def _file_info(path: Path) -> FileInfo:
+    return FileInfo(bytes=path.stat().st_size, sha256=sha256(path))
 
 
 def resolve(source: str | Path | None) -> Path:
@@ -360,7 +366,7 @@ def _find_judges(folder: Path) -> dict[JudgeKind, Path]:
 
 def _read_card(folder: Path) -> str:
     try:
-        return read_text(member(folder, CARD_FILE))
+        return read_text(member(folder, CARD_FILE)).partition(_CHECKSUMS)[0]
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:

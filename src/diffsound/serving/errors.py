@@ -106,6 +106,9 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, OSError):  # a large upload is a temporary file
+            reason = error.__cause__.strerror or "its disk failed"
+            return answer(request, 503, f"the server cannot take the upload: {reason}")
         detail = _parse_problem(error) or str(error.detail)
         return answer(request, error.status_code, detail, dict(error.headers or {}))
 

@@ -6,13 +6,14 @@ alone takes longer than the rest of a cold start. A test holds it equal to trans
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, scaled_dot_product_attention
+
+from diffsound.files import read_json
 
 # Ours <- the names BERT checkpoints use inside a layer.
 _LAYER_NAMES = {
@@ -96,7 +97,7 @@ class Bert(nn.Module):
     @classmethod
     def from_folder(cls, folder: Path) -> Bert:
         """Read `config.json` and `model.safetensors`; raises OSError, KeyError or ValueError."""
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         if config.get("hidden_act", "gelu") != "gelu":
             raise ValueError(f"the activation {config['hidden_act']} is not BERT's gelu")
         model = cls(

@@ -39,7 +39,7 @@ from diffsound.training.run_files import (
     save_checkpoint,
 )
 from diffsound.training.stage import Batch, Moment, Stage
-from diffsound.weights import write_export
+from diffsound.weights import export_step, write_export
 
 Ending = Literal["finished", "stopped", "early"]
 
@@ -173,6 +173,7 @@ class Trainer:
     def fit(self, *, quiet: bool = False) -> Ending:
         """Train to the end or until told to stop; the run folder then holds a checkpoint."""
         self._resume()
+        self._complete_export()
         main = self.accelerator.is_main_process
         first = self.position.step
         if main:
@@ -354,16 +355,8 @@ class Trainer:
             best = position.best_step
             try:
                 save_checkpoint(self.run, position.step, snapshot)
-                wanted = best is None or best == position.step or self.config.export == "last"
-                if wanted:
-                    write_export(
-                        self.run,
-                        self.stage.kind,
-                        self.stage.export_config(),
-                        exported,
-                        step=position.step,
-                        metrics=position.metrics,
-                    )
+                if self._is_exported():
+                    self._export(exported)
             except OSError as error:
                 problem = f"cannot save step {position.step} in {self.run}: {error.strerror}"
                 if last:
@@ -375,6 +368,30 @@ class Trainer:
         else:
             self._saved_step = position.step
         self.accelerator.wait_for_everyone()
+
+    def _is_exported(self) -> bool:
+        """Whether the weights of this step are the ones to export."""
+        best = self.position.best_step
+        return best is None or best == self.position.step or self.config.export == "last"
+
+    def _export(self, state: Mapping[str, Tensor]) -> None:
+        write_export(
+            self.run,
+            self.stage.kind,
+            self.stage.export_config(),
+            state,
+            step=self.position.step,
+            metrics=self.position.metrics,
+        )
+
+    def _complete_export(self) -> None:
+        """Write the export that a kill right after its checkpoint prevented."""
+        main = self.accelerator.is_main_process
+        missing = main and self._is_exported() and export_step(self.run) != self.position.step
+        if self.position.step and self._anyone(missing):
+            state = self.team.export_state() if main or self.team.sharded else {}
+            if main:
+                self._export(state)
 
     def _snapshot(self) -> Checkpoint:
         scaler = self.accelerator.scaler

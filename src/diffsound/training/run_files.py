@@ -32,7 +32,7 @@ from diffsound.audio.io import write_audio
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.config import flat
 from diffsound.errors import ConfigError, InputError, MissingExtraError
-from diffsound.files import atomic_folder, atomic_write, sha256
+from diffsound.files import atomic_folder, atomic_write, parse_json, read_json, sha256
 from diffsound.weights import save_tensors
 
 if TYPE_CHECKING:
@@ -79,16 +79,18 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     verify(folder)
     try:
         tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = read_json(folder / STATE)
     except (OSError, ValueError, SafetensorError) as error:
         raise BrokenCheckpoint(str(error)) from error
+    if not isinstance(state, dict):
+        raise BrokenCheckpoint(f"{STATE} is damaged")
     return Checkpoint(tensors, state)
 
 
 def verify(folder: Path) -> None:
     """Raise BrokenCheckpoint unless every file of the manifest is present and unchanged."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST)
         if manifest["format"] != FORMAT:
             raise BrokenCheckpoint(f"format {manifest['format']}, this version reads {FORMAT}")
         for name, facts in manifest["files"].items():
@@ -130,12 +132,6 @@ def prune(run: Path, keep_last: int, best: int | None) -> None:
             shutil.rmtree(folder_of(run, step), ignore_errors=True)
 
 
-def sweep(run: Path) -> None:
-    """Remove what a killed process left behind; safe only while holding the run's lock."""
-    for path in run.glob(".step-*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -151,16 +147,18 @@ TRACKER = "tracker.json"  # which entry of wandb or MLflow is this run's, for re
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
-    """Every complete line of a run's log; a line cut short by a kill is skipped."""
+    """Every complete line of a run's log; one cut short by a kill or damaged is skipped."""
     path = run / LOG
     if not path.exists():
         return []
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            entries.append(json.loads(line))
+            entry = parse_json(line)
         except ValueError:
             continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            entries.append(entry)
     return entries
 
 
@@ -229,7 +227,7 @@ def start_tracker(accelerator: Accelerator, run: Path, resume_step: int) -> None
 
 def _tracked(run: Path) -> dict[str, str]:
     try:
-        return dict(json.loads((run / TRACKER).read_text(encoding="utf-8")))
+        return dict(read_json(run / TRACKER))
     except (OSError, ValueError):
         return {}
 

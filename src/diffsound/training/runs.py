@@ -28,7 +28,7 @@ import diffsound
 from diffsound.config import dump_yaml, flat, load_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError, InputError
-from diffsound.files import atomic_write, sha256
+from diffsound.files import atomic_write, read_json, sha256, sweep
 from diffsound.training.assemble import start_from
 from diffsound.training.codec import CodecRun, CodecStage
 from diffsound.training.config import FREE_ON_RESUME, RETIRED, RunConfig
@@ -37,7 +37,7 @@ from diffsound.training.engine import Accelerator, make_accelerator
 from diffsound.training.judges import CaptionerRun, CaptionerStage, ClassifierRun, ClassifierStage
 from diffsound.training.loop import Ending, Trainer, TrainingFailed
 from diffsound.training.matcher import MatcherRun, MatcherStage
-from diffsound.training.run_files import checkpoint_steps, sweep
+from diffsound.training.run_files import checkpoint_steps
 from diffsound.training.stage import Process, Stage
 from diffsound.training.vocoder import VocoderRun, VocoderStage
 
@@ -91,7 +91,7 @@ def train_config(
             stage = build_stage(config, prepared, accelerator)
             trainer = Trainer(stage, config.train, folder, accelerator)
             if main:
-                sweep(folder)
+                sweep(folder)  # safe: this process holds the lock
                 _write(folder / "config.yaml", dump_yaml(config))
                 _write(folder / "run.json", json.dumps(facts, indent=1) + "\n")
             accelerator.wait_for_everyone()
@@ -138,7 +138,7 @@ def check_resume(run: Path, config: RunConfig, facts: Mapping[str, Any]) -> None
         return
     try:
         before = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-        old_facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        old_facts = read_json(run / "run.json")
         old_data, old_batch = old_facts["data"], old_facts["clips_per_batch"]
     except (OSError, ValueError, yaml.YAMLError, KeyError) as error:
         raise InputError(f"{run} is not a readable run folder: {error}") from error
