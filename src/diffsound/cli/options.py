@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from diffsound.generation.settings import (
+    AUTO,
     SETTINGS,
     GenerationSettings,
     GivenSettings,
@@ -33,6 +34,15 @@ from diffsound.generation.settings import (
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
     from diffsound.judges.ranking import Ranker
+
+
+def _seconds(text: str) -> float | str:
+    """A duration: a number, or "auto"."""
+    try:
+        return text if text == AUTO else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is neither a number of seconds nor {AUTO}") from None
+
 
 Bundle = Annotated[
     str | None,
@@ -51,7 +61,12 @@ Format = Annotated[
     str | None,
     typer.Option("--format", help="wav (the default), flac, ogg or mp3, if --output has no name."),
 ]
-Duration = Annotated[float | None, typer.Option("--duration", "-d", help=described("duration"))]
+Duration = Annotated[
+    Any,
+    typer.Option(
+        "--duration", "-d", metavar="SECONDS", help=described("duration"), parser=_seconds
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help=described("seed"))]
 Candidates = Annotated[int, typer.Option("--candidates", "-n", help=described("num_candidates"))]
 Keep = Annotated[int | None, typer.Option(help=described("keep"))]

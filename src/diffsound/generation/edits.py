@@ -19,8 +19,10 @@ from torch import Tensor
 
 from diffsound.audio.io import AUDIO_FORMATS, read_audio
 from diffsound.audio.mel import band_edges
+from diffsound.audio.mixing import PEAK, gain_to
 from diffsound.decoder.contract import Known
 from diffsound.errors import InputError
+from diffsound.generation.settings import GenerationSettings
 from diffsound.generation.sound import Sound
 from diffsound.model.bundle import Bundle
 
@@ -229,6 +231,23 @@ def fade_edges(wave: Tensor, sample_rate: int, seconds: float = 0.004) -> Tensor
     faded[:length] *= ramp
     faded[-length:] *= ramp.flip(0)
     return faded
+
+
+def at_level(
+    wave: Tensor, sample_rate: int, settings: GenerationSettings, edit: Edit | None
+) -> tuple[np.ndarray, float]:
+    """A drawn wave [samples] at its level, and the gain that brought it there.
+
+    An edit has its clip's level, another sound the one asked for, and full scale at most, which a
+    vocoder may exceed.
+    """
+    faded = wave if settings.loop else fade_edges(wave, sample_rate)
+    if edit is not None:
+        return edit.join(edit.gain * faded).cpu().numpy(), edit.gain
+    drawn = faded.cpu().numpy()
+    gain = 1.0 if settings.level is None else gain_to(settings.level, drawn, sample_rate)
+    gain = min(gain, PEAK / max(float(np.abs(drawn).max()), 1e-9))
+    return drawn * np.float32(gain), gain
 
 
 def _is_number(value: object) -> bool:

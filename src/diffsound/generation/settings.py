@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from copy import copy
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Union, get_args, get_origin
 
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from diffsound.config import Config
@@ -25,11 +25,27 @@ MAX_SEED = 2**63 - 1
 SHORT_SEEDS = 2**32  # seeds that we draw ourselves stay short enough to be read aloud
 
 
+AUTO = "auto"  # a duration, in words: as long as such a sound is
+# None says the same, and is what settings hold.
+Duration = Annotated[float | None, BeforeValidator(lambda value: None if value == AUTO else value)]
+
+
+def _add_auto(kinds: Any) -> None:
+    """Name it in the list of what a JSON schema allows."""
+    kinds.append({"type": "string", "const": AUTO})
+
+
 class GenerationSettings(SamplingSettings):
     """What, with a prompt and a seed, makes one sound. `SamplingSettings` has how tokens are drawn;
     here is what the pipeline does with them."""
 
-    duration: float = Field(default=5.0, ge=0.5, le=30.0, description="Seconds of sound.")
+    duration: Duration = Field(
+        default=None,
+        ge=0.5,
+        le=30.0,
+        description="Seconds of sound; auto or missing: as long as such a sound is.",
+        json_schema_extra=lambda schema: _add_auto(schema["anyOf"]),
+    )
     negative_prompt: str | None = Field(
         default=None, max_length=MAX_PROMPT_CHARS, description="What the sound should not be."
     )
@@ -65,6 +81,12 @@ class GenerationSettings(SamplingSettings):
 class GenerationDefaults(GenerationSettings):
     """A bundle's choice of settings, for what a caller leaves out."""
 
+    duration: float = Field(
+        default=5.0,
+        ge=0.5,
+        le=30.0,
+        description="Seconds of what goes on, such as rain, and of what has an unknown length.",
+    )
     num_inference_steps: int | None = Field(default=25, ge=1, le=10_000)
     backend: Literal["torch", "int8"] = Field(
         default="torch", description="What runs the networks on a CPU."
@@ -117,7 +139,7 @@ class GivenSettings(TypedDict, total=False):
     truncation: float
     top_k: int | None
     remask: float
-    duration: float | None
+    duration: float | Literal["auto"] | None
     negative_prompt: str | None
     best_of: int
     chosen_after: float

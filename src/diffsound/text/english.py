@@ -29,6 +29,7 @@ ARTICLES, ADJECTIVES, PREPOSITIONS = (
     _WORDS["adjectives"],
     _WORDS["prepositions"],
 )
+EVENTS = _WORDS["events"]
 JOINING, SOUNDING, CONTINUING = _WORDS["joining"], _WORDS["sounding"], _WORDS["continuing"]
 # Names of sounds whose own verb is certain.
 OWN_VERB = {"rain": "fall", "wind": "blow", "thunder": "rumble"}

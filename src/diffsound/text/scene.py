@@ -1,4 +1,4 @@
-"""A sentence about several sounds, read as a scene: what is heard, when, and from how far.
+"""A sentence about sounds, read as a scene: what is heard, when, how often, and from how far.
 
     read_scene("rain, then a dog barks in the distance")
     # (Voice("rain", 0), Voice("a dog barks", 1, distant=True))
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from diffsound.text.amounts import read_count, read_seconds
 from diffsound.text.english import (
     ARTICLES,
     CONTINUING,
@@ -64,11 +65,14 @@ class Voice:
     """One sound of a scene.
 
     moment: voices of one moment sound together, those of the next after them; None: throughout.
+    count: how many times it happens; None: the sentence does not say. seconds: how long, likewise.
     """
 
     text: str
     moment: int | None = 0
     distant: bool = False
+    count: int | None = None
+    seconds: float | None = None
 
 
 def read_scene(prompt: str) -> tuple[Voice, ...]:
@@ -85,8 +89,9 @@ def read_scene(prompt: str) -> tuple[Voice, ...]:
     ]
     if behind is not None:
         voices.append(_voice(behind, None))
-    plain = len(voices) == 1 and not voices[0].distant
-    if plain or len(voices) > MOST_VOICES or not all(_stands_alone(v.text) for v in voices):
+    if len(voices) == 1 and not voices[0].distant:
+        return (_with_amounts(prompt, 0),)
+    if len(voices) > MOST_VOICES or not all(_stands_alone(v.text) for v in voices):
         return whole
     return tuple(voices)
 
@@ -145,7 +150,15 @@ def _voice(text: str, moment: int | None) -> Voice:
     near = _FAR_PLACE.sub("", text)
     near = _FAR_WORD.sub(_article, near)
     near = tidy(near)
-    return Voice(near or text, moment, distant=bool(near) and near != tidy(text))
+    distant = bool(near) and near != tidy(text)
+    return replace(_with_amounts(near or text, moment), distant=distant)
+
+
+def _with_amounts(text: str, moment: int | None) -> Voice:
+    """A voice without the words that say how often and how long, which are the mixer's task."""
+    text, seconds = read_seconds(text)
+    text, count = read_count(text)
+    return Voice(text, moment, count=count, seconds=seconds)
 
 
 def _article(found: re.Match[str]) -> str:
