@@ -50,7 +50,7 @@ def test_every_setting_is_described_and_bounded(name: str) -> None:
 
 def test_every_surface_offers_every_setting() -> None:
     short = {short_name(name) for name in NAMES}
-    assert set(BatchRow.model_fields) == {"prompt", "name"} | short
+    assert set(BatchRow.model_fields) == {"prompt", "name", "folder"} | short
     assert set(GenerateRequest.model_fields) >= set(NAMES)
     assert set(Drawing.model_fields) >= set(NAMES) - {"duration", "keep"}
     assert set(GenerationDefaults.model_fields) == {*SETTINGS, "backend"}

@@ -1,4 +1,4 @@
-"""Are two events, their order and their distance heard as the text says?
+"""Are two events, their order, number and distance heard as the text says?
 
     report = follow(None, "data/corpus", "out", FollowSettings(prompts=20))
     report["rows"]["generated"]["scores"]["both present"]["value"]
@@ -29,6 +29,7 @@ from diffsound.data.soundscape import Scene, SceneConfig, SceneMixer
 from diffsound.errors import DataError
 from diffsound.evaluation.checks import SILENT_DB, third_octaves, tilt
 from diffsound.evaluation.features import FeatureCache, FileClip, ScoredClip, WaveClip, extract
+from diffsound.evaluation.onsets import count_events
 from diffsound.evaluation.pages import write_follow
 from diffsound.evaluation.prompts import TwoEvents, choose_events, make_tasks
 from diffsound.evaluation.scores import LEVEL, Score, bootstrap_mean, mean_score, softmax
@@ -170,6 +171,7 @@ def follow(
                 true_pairs(bench, far, settings.split, settings.seed), settings.seed
             ),
         },
+        "numbers": count_events(bench.pipeline, seed=settings.seed, sampling=settings.sampling),
         "tasks": [
             {"id": task.id, "text": task.text, "first": task.first, "second": task.second}
             | {"heard": list(_names(heard["generated"][task.id], settings.top))}

@@ -24,9 +24,9 @@ _APART = 0.1  # seconds between onsets
 
 # What one hears of these is a single event, however it is worded.
 ONE_SHOTS = (
-    "a glass breaks", "a clap", "a gunshot", "a door slams shut", "an explosion", "a knock on a door",
-    "a balloon pops", "a punch", "a mouse click", "a sword hits metal", "a single bark",
-    "a coin hits the floor",
+    "a glass breaks", "a clap", "a gunshot", "a door slams shut", "an explosion",
+    "a knock on a door", "a balloon pops", "a punch", "a mouse click", "a sword hits metal",
+    "a single bark", "a coin hits the floor",
 )  # fmt: skip
 COUNTED = (
     ("a dog barks twice", 2), ("two knocks on a wooden door", 2), ("two gunshots", 2),
@@ -76,7 +76,7 @@ def count_events(
     asked = [*counted, *((prompt, 1) for prompt in one_shots)]
     texts = [prompt for prompt, _ in asked]
     sounds = pipeline(texts, seed=seed, **(dict(sampling or {}) | {"duration": None}))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"text": prompt, "asked": number, "heard": len(onsets(sound.wave, sound.sample_rate)),
          "seconds": round(sound.duration, 2)}
         for (prompt, number), sound in zip(asked, sounds, strict=True)

@@ -21,9 +21,9 @@ from torch import Tensor
 from diffsound.decoder.contract import Choice
 from diffsound.errors import InputError
 from diffsound.generation import loops
-from diffsound.generation.edits import Clip, Edit, at_level, extend, inpaint, vary
+from diffsound.generation.edits import Clip, Edit, at_level, at_one_level, extend, inpaint, vary
 from diffsound.generation.jobs import Job, make_jobs, noise_seed, take_seed
-from diffsound.generation.progress import Progress, ProgressCallback
+from diffsound.generation.progress import Progress, ProgressCallback, shared
 from diffsound.generation.scenes import ScenePlanner, compose
 from diffsound.generation.settings import (
     GenerationSettings,
@@ -139,6 +139,23 @@ class TextToSound:
         """Another take of a clip: re-noised to step strength·T and denoised again."""
         return self._edit(vary(self.bundle, source, strength), prompt, **options)
 
+    def variations(
+        self,
+        prompt: str,
+        count: int,
+        strength: float = 0.5,
+        *,
+        seed: int | None = None,
+        callback: ProgressCallback | None = None,
+        **settings: Unpack[GivenSettings],
+    ) -> list[Sound]:
+        """A sound and `count` - 1 variations of it at the same level; the i-th has the seed + i."""
+        first, *others = make_jobs(prompt, count, seed)
+        parts = shared(callback, [1, len(others)])
+        (sound,) = self.run_jobs([first], callback=next(parts), **settings)
+        edit, part = vary(self.bundle, sound, strength), next(parts)
+        return at_one_level([sound, *self.run_jobs(others, edit=edit, callback=part, **settings)])
+
     def _edit(
         self,
         edit: Edit,
@@ -189,11 +206,7 @@ class TextToSound:
         ]
 
     def natural_duration(self, prompt: str) -> float:
-        """How long the sound of a prompt is by itself, in seconds; what `duration=None` means.
-
-        From the words ("twice", "for 3 seconds") and from the lengths of similar training clips;
-        a bundle that has not learned lengths answers with its default.
-        """
+        """Seconds that a prompt's sound lasts by itself (`scenes.py`): `duration=None`."""
         return self._planner.seconds(clean_prompt(prompt))
 
     def _make_all(

@@ -127,6 +127,47 @@ class KeepSettings(TakeSettings):
         return self
 
 
+class OutputSettings(Config):
+    """How a finished sound becomes a file. None of it changes the sound that a seed means."""
+
+    loudness: float | None = Field(
+        default=None,
+        ge=-70,
+        le=0,
+        description="Normalise to this loudness in LUFS, such as -23.",
+    )
+    rate: int | None = Field(
+        default=None,
+        ge=8000,
+        le=192_000,
+        description="Sample rate in Hz, such as 44100 or 48000; the model's own if missing.",
+    )
+    channels: int = Field(
+        default=1,
+        ge=1,
+        le=2,
+        description="2 makes a wide stereo whose sum is the mono sound.",
+    )
+    bit_depth: Literal["16", "24", "32f"] = Field(
+        default="16", description="16, 24 (WAV, FLAC) or 32f, floating point (WAV)."
+    )
+    trim: bool = Field(default=False, description="Cut the silence at both ends.")
+
+    @property
+    def bits(self) -> Literal[16, 24, 32]:
+        return {"16": 16, "24": 24, "32f": 32}[self.bit_depth]  # type: ignore[return-value]
+
+
+class GivenOutput(TypedDict, total=False):
+    """The keywords of `Sound.save` and `Sound.encode`: any of `OutputSettings`."""
+
+    loudness: float | None
+    rate: int | None
+    channels: int
+    bit_depth: Literal["16", "24", "32f"]
+    trim: bool
+
+
 class GivenSettings(TypedDict, total=False):
     """The keywords of a call: any of `GenerationSettings`; the bundle's defaults fill the rest."""
 
@@ -150,6 +191,8 @@ class GivenSettings(TypedDict, total=False):
 
 SETTINGS: dict[str, FieldInfo] = dict(GenerationSettings.model_fields)
 TAKES: dict[str, FieldInfo] = dict(KeepSettings.model_fields)
+OUTPUT: dict[str, FieldInfo] = dict(OutputSettings.model_fields)
+_ALL = SETTINGS | TAKES | OUTPUT
 
 # What command-line options and batch rows call a setting, where Python's name is long.
 SHORT_NAMES = {
@@ -170,10 +213,9 @@ def renamed(message: str, name_of: Callable[[str], str]) -> str:
 
     A name of one plain word (`duration`) counts as a setting where a sentence about it begins.
     """
-    names = SETTINGS | TAKES
-    long = "|".join(name for name in names if "_" in name)
+    long = "|".join(name for name in _ALL if "_" in name)
     message = re.sub(rf"\b({long})\b", lambda found: name_of(found[0]), message)
-    return re.sub(rf"^({'|'.join(names)})(?= must )", lambda found: name_of(found[0]), message)
+    return re.sub(rf"^({'|'.join(_ALL)})(?= must )", lambda found: name_of(found[0]), message)
 
 
 def optional(field: FieldInfo) -> tuple[Any, FieldInfo]:
@@ -275,7 +317,7 @@ def expected(field: FieldInfo) -> str:
 
 def described(name: str) -> str:
     """What a setting means, with its range if that says anything."""
-    field = (SETTINGS | TAKES)[name]
+    field = _ALL[name]
     text, bounds = field.description or "", limits(field)
     low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
     if low is None or high is None or high > MAX_CANDIDATES:
@@ -285,7 +327,7 @@ def described(name: str) -> str:
 
 def option_type(name: str) -> type:
     """The plain type of a setting: float, int, bool or str."""
-    (kind, *_) = [p for p in _parts(SETTINGS[name].annotation) if p is not type(None)]
+    (kind, *_) = [p for p in _parts(_ALL[name].annotation) if p is not type(None)]
     return kind if kind in (float, int, bool) else str
 
 
