@@ -391,7 +391,7 @@ def test_a_pack_replaces_no_other_zip(tiny_folder: Path, tmp_path: Path) -> None
     rows = tmp_path / "rows.txt"
     rows.write_text("rain\n", encoding="utf-8")
     (tmp_path / "pack.zip").write_bytes(b"mine")
-    with pytest.raises(AudioError, match="pack.zip exists"):
+    with pytest.raises(AudioError, match=r"pack\.zip exists"):
         generate_batch(rows, tmp_path / "pack", bundle=tiny_folder, pack=True, duration=0.6)
     assert (tmp_path / "pack.zip").read_bytes() == b"mine"
 

@@ -18,12 +18,12 @@ def shared(
     """A callback for each of several calls, which make so many sounds each, for one in all."""
     done = 0
     for part in parts:
-        if callback is None:
-            yield None
-            continue
-        first, size = done / sum(parts), part / sum(parts)
-        yield lambda share, tokens, first=first, size=size: callback(first + size * share, tokens)
+        yield None if callback is None else _within(callback, done, part, sum(parts))
         done += part
+
+
+def _within(callback: ProgressCallback, done: int, part: int, total: int) -> ProgressCallback:
+    return lambda share, tokens: callback((done + part * share) / total, tokens)
 
 
 @dataclass
