@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from diffsound.audio.io import read_audio
+from diffsound.audio.mixing import integrated_loudness
 from diffsound.batch import manifest
 from diffsound.batch.rows import read_requests
 from diffsound.batch.run import BatchReport, Interrupted, Maker, _together, generate_batch
@@ -357,3 +361,43 @@ def test_a_pipe_or_folder_is_no_file_of_prompts(tmp_path: Path, name: str) -> No
     for path in (tmp_path / name, tmp_path / "folder" / name):
         with pytest.raises(DataError, match="cannot read"):
             read_requests(path, "wav")
+
+
+def test_a_sample_pack_has_folders_credits_and_a_zip(tiny_folder: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("prompt,candidates,folder\na clap,2,\nrain,1,weather\n", encoding="utf-8")
+    out = tmp_path / "pack"
+    for made in (3, 0):
+        report = generate_batch(
+            rows, out, bundle=tiny_folder, pack=True, duration=0.6, rate=44100, channels=2,
+            workers=1,
+        )  # fmt: skip
+        assert report.made == made
+    names = ["a-clap/a-clap-01.wav", "a-clap/a-clap-02.wav", "weather/rain.wav"]
+    with zipfile.ZipFile(tmp_path / "pack.zip") as archive:
+        files = {f"pack/{name}" for name in [*names, "LICENCE.txt", "CREDITS.txt"]}
+        assert files <= set(archive.namelist())
+        assert "a clap (seed " in archive.read("pack/CREDITS.txt").decode()
+        for name in names:
+            wave, rate = soundfile.read(io.BytesIO(archive.read(f"pack/{name}")))
+            assert (rate, wave.shape[1]) == (44100, 2)
+            loudness = integrated_loudness(wave, rate)
+            # As loud as its peaks allow, and no louder.
+            assert loudness == pytest.approx(-23, abs=0.2) or np.abs(wave).max() > 0.88
+            assert loudness < -22.7
+
+
+def test_a_pack_replaces_no_other_zip(tiny_folder: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.txt"
+    rows.write_text("rain\n", encoding="utf-8")
+    (tmp_path / "pack.zip").write_bytes(b"mine")
+    with pytest.raises(AudioError, match=r"pack\.zip exists"):
+        generate_batch(rows, tmp_path / "pack", bundle=tiny_folder, pack=True, duration=0.6)
+    assert (tmp_path / "pack.zip").read_bytes() == b"mine"
+
+
+def test_folders_belong_to_packs(tiny_folder: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("prompt,folder\nrain,weather\n", encoding="utf-8")
+    with pytest.raises(DataError, match="line 2 has a folder; folders belong to --pack"):
+        generate_batch(rows, tmp_path / "out", bundle=tiny_folder)

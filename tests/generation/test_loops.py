@@ -13,7 +13,7 @@ from diffsound.errors import InputError
 from diffsound.generation.jobs import Job
 from diffsound.generation.loops import close, cross_fade, seam_known, wrapped
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.scenes import mix, plan_scene
+from diffsound.generation.scenes import mix, plan_scene, timed_voices
 from seam_support import seam
 
 RATE = 22050
@@ -112,7 +112,7 @@ def test_a_distant_layer_of_a_loop_has_no_seam() -> None:
     job = Job("rain falls while a crowd cheers in the distance", seed=1)
     worst = []
     for loop in (True, False):
-        plan = plan_scene(job, 2 * RATE, RATE, loop)
+        plan = plan_scene(job, timed_voices(job.prompt, lambda _: None, 5.0), 2 * RATE, RATE, loop)
         assert plan is not None
         _, layers = mix(plan, [0.1 * noise(2 * RATE, seed) for seed in (1, 2)], RATE)
         worst.append(seam(layers[1].wave, RATE).worst)

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from diffsound.audio.events import event_starts
 from diffsound.audio.io import read_audio
 from diffsound.audio.mixing import PEAK, active_rms
 from diffsound.errors import InputError
+from diffsound.evaluation.onsets import onsets
 from diffsound.generation.jobs import Job, layer_seed, take_seed
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.recipes import read_recipe
-from diffsound.generation.scenes import BACKGROUND_DB, DISTANT_DB, OVERLAP, Plan, mix, plan_scene
+from diffsound.generation.scenes import (
+    BACKGROUND_DB,
+    DISTANT_DB,
+    OVERLAP,
+    LookUp,
+    Plan,
+    mix,
+    plan_scene,
+    scene_seconds,
+    timed_voices,
+)
 from diffsound.model.bundle import Bundle
+from diffsound.model.coverage import NaturalLength
 
 RATE = 22050
 SCENE = "rain, then a dog barks in the distance"
 
 
 def plan(prompt: str, seconds: float = 4.0) -> Plan:
-    made = plan_scene(Job(prompt, 7), round(seconds * RATE), RATE)
+    made = planned(prompt, seconds)
     assert made is not None
     return made
+
+
+def planned(prompt: str, seconds: float, learned: LookUp = lambda _: None) -> Plan | None:
+    voices = timed_voices(prompt, learned, usual=5.0)
+    return plan_scene(Job(prompt, 7), voices, round(seconds * RATE), RATE)
 
 
 def noise(samples: int, level: float, seed: int = 0) -> np.ndarray:
@@ -49,8 +69,8 @@ def test_what_is_together_or_behind_has_all_of_it() -> None:
 
 
 def test_one_sound_is_no_scene_and_neither_is_too_little_time() -> None:
-    assert plan_scene(Job("a dog barks", 7), 4 * RATE, RATE) is None
-    assert plan_scene(Job("rain, then a dog barks", 7), round(1.9 * RATE), RATE) is None
+    assert planned("a dog barks", 4.0) is None
+    assert planned("rain, then a dog barks", 1.9) is None
 
 
 def test_seeds_differ_between_layers_and_takes() -> None:
@@ -173,3 +193,89 @@ def test_stems_are_files_that_add_up(pipeline: TextToSound, tmp_path: Path) -> N
     note = read_recipe(paths[1])
     assert note["text"] == "a dog barks"
     assert note["distant"] is True
+
+
+LEARNED = {
+    "a gunshot": NaturalLength(0.4, events=1, single=True, goes_on=False),
+    "a dog barks": NaturalLength(2.4, events=4, single=False, goes_on=False),
+    "a clap": NaturalLength(5.0, events=14, single=False, goes_on=True),
+    "rain": NaturalLength(9.0, events=3, single=False, goes_on=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "low", "high"),
+    [
+        ("a gunshot", 0.5, 0.8),
+        ("three gunshots", 1.2, 2.5),
+        ("a dog barks", 2.4, 3.2),
+        ("a dog barks once", 0.7, 1.2),
+        ("a dog barks twice", 1.4, 2.2),
+        ("a dog barks for 7 seconds", 7.0, 7.0),
+        ("a clap", 0.5, 1.0),
+        ("rain", 5.0, 5.0),
+        ("rain for 20 seconds", 20.0, 20.0),
+        ("rain, then a gunshot", 5.5, 5.8),
+        ("a dog barks while rain falls", 5.0, 5.0),
+        ("an unknown thing", 5.0, 5.0),
+    ],
+)
+def test_natural_lengths(prompt: str, low: float, high: float) -> None:
+    assert low <= scene_seconds(timed_voices(prompt, LEARNED.get, usual=5.0)) <= high
+
+
+def test_moments_share_the_time_by_their_natural_lengths() -> None:
+    natural = scene_seconds(timed_voices("rain, then a gunshot", LEARNED.get, usual=5.0))
+    for seconds, edge in ((natural, 5.0), (12.0, 11.3)):
+        made = planned("rain, then a gunshot", seconds, LEARNED.get)
+        assert made is not None
+        assert made.slots[1].start / RATE == pytest.approx(edge, abs=0.1)
+    assert planned("rain, then a gunshot", 1.4, LEARNED.get) is None
+
+
+def barks(samples: int) -> np.ndarray:
+    """Four bursts of noise, half a second apart."""
+    time = np.arange(samples) / RATE
+    return noise(samples, 0.2) * np.exp(-12 * (time % 0.5)).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_counted_event_is_heard_as_often_as_asked_for(count: int) -> None:
+    prompt = f"a dog barks {['once', 'twice', 'three times'][count - 1]}"
+    made = planned(prompt, 4.0, LEARNED.get)
+    assert made is not None
+    assert [job.prompt for job in made.jobs] == ["a dog barks"]
+    ((_, length),) = made.pieces
+    assert length < 4 * RATE
+    wave, _ = mix(made, [barks(length)], RATE)
+    assert len(wave) == 4 * RATE
+    assert len(event_starts(wave, RATE)) == count
+    assert len(onsets(wave, RATE)) == count
+    assert not wave[-RATE // 4 :].any()
+
+
+def test_a_natural_sound_is_remade_by_its_recorded_duration(knowing: Bundle) -> None:
+    assert knowing.coverage is not None
+    lengths = torch.tensor([[0.7, 0, 1, 1], [5, 1, 0, 3], [0.6, 0, 1, 1]])
+    bundle = dataclasses.replace(
+        knowing, coverage=dataclasses.replace(knowing.coverage, lengths=lengths)
+    )
+    pipeline = TextToSound(bundle)
+    prompts = ["a dog barks twice", "rain falling on a roof", "a door slams shut"]
+    for auto in (None, "auto"):
+        sounds = pipeline(prompts, seed=3, layered=True, duration=auto)
+        for sound in sounds:
+            seconds = sound.settings["duration"]
+            assert seconds == pipeline.natural_duration(sound.prompt) == sound.duration
+            (again,) = pipeline(sound.prompt, seed=3, layered=True, duration=seconds)
+            assert np.array_equal(again.wave, sound.wave)
+            assert again.metadata == sound.metadata
+    # The tiny bundle's default, for what goes on.
+    assert sounds[1].duration == 1.0
+    assert sounds[0].duration > sounds[2].duration
+
+
+def test_without_learned_lengths_the_default_holds(pipeline: TextToSound) -> None:
+    for prompt in ("a dog barks", "rain, then a dog barks twice"):
+        assert pipeline.natural_duration(prompt) == 1.0
+    assert pipeline.natural_duration("rain for 3 seconds") == 3.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 from pydantic import ValidationError
@@ -35,7 +35,7 @@ def test_the_keywords_of_a_call_are_the_settings() -> None:
     keywords = get_type_hints(GivenSettings)
     assert keywords.keys() == SETTINGS.keys()
     for name, field in SETTINGS.items():
-        plain = field.annotation if name != "duration" else field.annotation | None
+        plain = field.annotation if name != "duration" else field.annotation | Literal["auto"]
         assert keywords[name] == plain, name
 
 
@@ -50,7 +50,7 @@ def test_every_setting_is_described_and_bounded(name: str) -> None:
 
 def test_every_surface_offers_every_setting() -> None:
     short = {short_name(name) for name in NAMES}
-    assert set(BatchRow.model_fields) == {"prompt", "name"} | short
+    assert set(BatchRow.model_fields) == {"prompt", "name", "folder"} | short
     assert set(GenerateRequest.model_fields) >= set(NAMES)
     assert set(Drawing.model_fields) >= set(NAMES) - {"duration", "keep"}
     assert set(GenerationDefaults.model_fields) == {*SETTINGS, "backend"}
@@ -99,7 +99,9 @@ def test_what_is_given_replaces_the_default() -> None:
     defaults = GenerationDefaults(level=-20.0, num_inference_steps=10, duration=3.0)
     assert complete(defaults, {}).num_inference_steps == 10
     assert complete(defaults, {"level": None}).level is None, "None is a value of this setting"
-    assert complete(defaults, {"duration": None}).duration == 3.0, "of this one it is not"
+    assert complete(defaults, {"temperature": None}).temperature == 1.0, "of this one it is not"
+    for auto in (None, "auto"):
+        assert complete(defaults, {"duration": auto}).duration is None
     assert complete(defaults, {"duration": 4}).duration == 4.0
     strided = complete(defaults, {"stride": 2})
     assert (strided.stride, strided.num_inference_steps) == (2, None)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
+from diffsound.audio.events import Extent
 from diffsound.cli.main import run as diffsound
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.recipes import read_recipe
 from diffsound.model.bundle import Bundle, copy_bundle, describe, verify
-from diffsound.model.coverage import COVERAGE_FILES, FAR, KNOWN, Coverage
+from diffsound.model.coverage import COVERAGE_FILES, FAR, KNOWN, Coverage, length_row
 from support import KNOWN_CAPTIONS
 
 
@@ -132,3 +134,43 @@ def test_the_command_line_and_the_file_say_it(
     assert told["coverage"]["verdict"] == "known"
     written = read_recipe(told["file"])
     assert written["coverage"] == told["coverage"]
+
+
+def test_lengths_are_voted_by_the_nearest_captions() -> None:
+    axes = torch.eye(3)
+    shots = [Extent(0.4, False, 1), Extent(0.6, False, 1), Extent(0.5, False, 2)]
+    rain = [Extent(5.0, True, 9), Extent(9.0, True, 3)]
+    lengths = torch.stack([length_row(shots), length_row(rain), torch.zeros(4)])
+    known = Coverage.choose(["a shot", "rain", "unmeasured"], axes, lengths=lengths)
+    shot, water, nothing, far = known.natural(torch.cat([axes, -axes[:1]]))
+    assert shot is not None
+    assert (shot.single, shot.goes_on, shot.events) == (True, False, 1)
+    assert shot.seconds == pytest.approx(0.5, abs=0.01)
+    assert water is not None
+    assert (water.single, water.goes_on) == (False, True)
+    assert nothing is None or nothing.seconds > 0, "what was not measured has no vote"
+    assert far is None
+    assert Coverage(known.captions, known.vectors).natural(axes) == [None] * 3
+
+
+def test_one_odd_neighbour_does_not_decide() -> None:
+    near = normalize(torch.tensor([[1.0, 0.1 * i] for i in range(5)]), dim=-1)
+    rows = torch.tensor([[0.5, 0, 1, 1]] * 4 + [[10.0, 1, 0, 5]])
+    told = Coverage(tuple("abcde"), near, rows).natural(torch.tensor([[1.0, 0.2]]))[0]
+    assert told is not None
+    assert (told.seconds, told.single, told.goes_on) == (0.5, True, False)
+
+
+def test_lengths_travel_with_the_bundle(knowing: Bundle, tmp_path: Path) -> None:
+    assert knowing.coverage is not None
+    lengths = torch.tensor([[0.5, 0, 1, 1], [5, 1, 0, 3], [0.75, 0, 1, 1]])
+    measured = replace(knowing, coverage=replace(knowing.coverage, lengths=lengths))
+    folder = measured.save_pretrained(tmp_path / "measured")
+    loaded = Bundle.from_pretrained(folder).coverage
+    assert loaded is not None
+    assert loaded.lengths is not None
+    assert torch.equal(loaded.lengths, lengths)
+    wrong = replace(knowing.coverage, lengths=lengths[:2])
+    wrong.save(folder)
+    with pytest.raises(BundleError, match="lengths that do not fit"):
+        Coverage.load(folder)

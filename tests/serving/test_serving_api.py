@@ -551,3 +551,22 @@ def test_many_channels_are_decoded_in_bounded_memory(client: TestClient) -> None
     assert answer.status_code == 201, answer.text
     assert answer.json()["seconds"] == pytest.approx(1.0)
     assert peak < 48 * 2**20
+
+
+def test_the_length_may_be_automatic_and_the_file_as_asked_for(client: TestClient) -> None:
+    for duration in ({}, {"duration": "auto"}):
+        body = {"prompt": "rain", "seed": 1, "rate": 44100, "channels": 2, "bit_depth": "24"}
+        answer = client.post("/v1/generate", json=body | duration)
+        assert answer.status_code == 200, answer.text
+        with soundfile.SoundFile(io.BytesIO(answer.content)) as file:
+            assert (file.samplerate, file.channels, file.subtype) == (44100, 2, "PCM_24")
+            assert file.frames == 44100  # the tiny bundle's second
+    asked = {"prompt": "rain", "duration": 0.5, "deliver": "url"}
+    (made,) = client.post(
+        "/v1/generate", json=asked, headers={"Accept": "application/json"}
+    ).json()["sounds"]
+    kept = client.get(f"{made['url']}?format=flac&rate=48000&trim=true")
+    assert soundfile.info(io.BytesIO(kept.content)).samplerate == 48000
+    wrong = client.get(f"{made['url']}?format=mp3&bit_depth=24")
+    assert wrong.status_code == 422
+    assert "24 bits in .mp3" in wrong.json()["detail"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from diffsound.audio.io import encode_audio, read_audio
 from diffsound.generation.pipeline import TextToSound
@@ -471,27 +471,13 @@ def test_another_models_page_offers_its_own_prompts(visit: OpenPage) -> None:
     expect(page.locator("#prompt")).to_have_value("a dog barks")
 
 
-def offer_more(page: Page) -> None:
-    """As if the server could make loops and choose the length."""
-
-    def answer(route: object) -> None:
-        response = route.fetch()  # type: ignore[attr-defined]
-        document = response.json()
-        fields = document["components"]["schemas"]["GenerateRequest"]["properties"]
-        fields["loop"] = {"type": "boolean"}
-        fields["duration"]["anyOf"].append({"const": "auto"})
-        route.fulfill(response=response, json=document)  # type: ignore[attr-defined]
-
-    page.route("**/openapi.json", answer)
-
-
-def test_loop_and_auto_length_are_offered_if_the_server_knows_them(visit: OpenPage) -> None:
+def test_the_length_is_automatic_until_it_is_set(visit: OpenPage) -> None:
     page = visit()
-    page.reload()
-    offer_more(page)
-    page.reload()
-    page.wait_for_selector("html[data-ready]")
     page.click("#loop")
+    expect(page.locator("#auto")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#duration-shown")).to_have_text("auto")
+    page.locator("#duration").fill("4")
+    expect(page.locator("#duration-shown")).to_have_text("4 s")
     page.click("#auto")
     expect(page.locator("#duration-shown")).to_have_text("auto")
     page.fill("#prompt", "rain")

@@ -4,7 +4,7 @@ import pytest
 from numpy.random import default_rng
 
 from diffsound.data.soundscape_text import Heard, Outline, caption_of
-from diffsound.text.english import MOST_CHARACTERS, Voice, read_scene
+from diffsound.text.scene import MOST_CHARACTERS, Voice, read_scene
 
 TWO = (Voice("a dog barks", 0), Voice("a cat meows", 1))
 

@@ -56,6 +56,7 @@ _BLOCK = 65536
 # Beyond these a header is a mistake, and libsndfile's Vorbis encoder crashes above 200 kHz.
 _READABLE_RATES = range(1000, 768_001)
 _WRITABLE_RATES = range(1000, 192_001)
+_MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
 def read_audio(
@@ -177,7 +178,7 @@ def encode_audio(
     metadata: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A wave [samples] as the bytes of an audio file.
+    """A wave [samples] or [samples, 2] as the bytes of an audio file.
 
     Never clips: a wave above full scale is scaled down as a whole, and nothing else is changed.
     `loudness` is an integrated loudness in LUFS to reach, as far as a peak of -1 dBFS allows.
@@ -186,15 +187,11 @@ def encode_audio(
     are for further editing.
     """
     samples = np.asarray(wave, dtype=np.float32)
-    if samples.ndim != 1 or not len(samples):
-        raise AudioError(f"a wave to write is [samples > 0], not {list(samples.shape)}")
+    if not len(samples) or samples.shape[1:] not in ((), (2,)):
+        raise AudioError(f"a wave to write is [samples > 0] or stereo, not {list(samples.shape)}")
     if not np.isfinite(samples).all():
         raise AudioError("the wave to write has NaN or infinite samples")
-    subtype = _SUBTYPES.get((format, bits))
-    if subtype is None:
-        raise AudioError(f"{bits} bits in .{format} cannot be written; .wav takes 16, 24 and 32")
-    if sample_rate not in _WRITABLE_RATES:
-        raise AudioError(f"a sample rate of {sample_rate} Hz cannot be written; use 1000 to 192000")
+    subtype = check_encoding(format, bits, sample_rate)
     if loudness is not None:
         samples = to_loudness(samples, sample_rate, loudness)
     # libsndfile refuses an empty tag; a clip without a prompt has no title.
@@ -204,6 +201,20 @@ def encode_audio(
     if format in _LOSSY:
         return _encode_lossy(samples, sample_rate, format, subtype, written)
     return _encode(limit_peak(samples, _CEILING), sample_rate, format, subtype, written)
+
+
+def check_encoding(format: str, bits: Bits, sample_rate: int) -> str:
+    """libsndfile's name of the sample format; what a format cannot hold is refused."""
+    subtype = _SUBTYPES.get((format, bits))
+    if subtype is None:
+        taken = [str(depth) for name, depth in _SUBTYPES if name == format]
+        raise AudioError(f"{bits} bits in .{format} cannot be written; it takes {', '.join(taken)}")
+    if sample_rate not in _WRITABLE_RATES:
+        raise AudioError(f"a sample rate of {sample_rate} Hz cannot be written; use 1000 to 192000")
+    if format == "mp3" and sample_rate not in _MP3_RATES:
+        rates = ", ".join(map(str, _MP3_RATES))
+        raise AudioError(f"MP3 has no sample rate of {sample_rate} Hz; there are: {rates}")
+    return subtype
 
 
 def read_metadata(source: str | Path | BinaryIO) -> dict[str, Any]:
@@ -237,6 +248,11 @@ def describe_audio(path: str | Path) -> str:
     channels = {1: "mono", 2: "stereo"}.get(found.channels, f"{found.channels} channels")
     kind = f"{found.format} ({found.subtype_info})"
     return f"{found.duration:.2f} s, {found.samplerate} Hz, {channels}, {kind}"
+
+
+def audio_seconds(path: str | Path) -> float:
+    """How long a file that was just written is."""
+    return float(soundfile.info(str(path)).duration)
 
 
 def _open(source: str | Path | BinaryIO) -> tuple[str, nullcontext[BinaryIO] | BinaryIO]:
@@ -292,7 +308,12 @@ def _encode(
     buffer = io.BytesIO()
     try:
         with soundfile.SoundFile(
-            buffer, "w", sample_rate, channels=1, format=format.upper(), subtype=subtype
+            buffer,
+            "w",
+            sample_rate,
+            channels=samples.shape[1] if samples.ndim > 1 else 1,
+            format=format.upper(),
+            subtype=subtype,
         ) as file:
             if format not in ("wav", "mp3"):
                 for name, value in tags.items():

@@ -10,7 +10,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,6 +36,7 @@ class _Named(Config):
 
     prompt: str
     name: str | None = Field(default=None, pattern=r"^[\w][\w .-]{0,120}$")
+    folder: str | None = Field(default=None, pattern=r"^[\w][\w .-]{0,60}$")
 
 
 if TYPE_CHECKING:
@@ -84,9 +85,12 @@ class RowTask:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def read_requests(path: str | Path, file_format: str, **defaults: Any) -> list[RowTask]:
+def read_requests(
+    path: str | Path, file_format: str, *, folders: bool = False, **defaults: Any
+) -> list[RowTask]:
     """Every row of a file, with seeds and file names; what is wrong is named with its line.
 
+    folders: of a sample pack: each row's own, or one for each prompt with several sounds.
     defaults: values for the rows that leave them out, by the names of `BatchRow`. A row without a
     seed gets one made from its prompt, so that a second run makes the same sounds: the n-th row
     with a prompt always gets the same one, wherever it stands.
@@ -108,6 +112,10 @@ def read_requests(path: str | Path, file_format: str, **defaults: Any) -> list[R
                 f"{path}, line {line} would keep {row.keep} of {row.candidates or 1} candidates"
             )
         request = _request(line, row, occurrence, file_format)
+        if folders:
+            request = replace(request, files=_in_folder(row, request.files))
+        elif row.folder is not None:
+            raise DataError(f"{path}, line {line} has a folder; folders belong to --pack")
         for name in request.files:
             if written.setdefault(name.lower(), line) != line:
                 raise DataError(
@@ -135,6 +143,17 @@ def _request(line: int, row: BatchRow, occurrence: int, file_format: str) -> Row
         settings=given_settings(row),
         keep=row.keep,
     )
+
+
+def _in_folder(row: BatchRow, files: tuple[str, ...]) -> tuple[str, ...]:
+    """The row's files in its folder, without the seeds in their names."""
+    stem = row.name or slug(row.prompt)
+    folder = row.folder or (stem if len(files) > 1 else "")
+    ending = files[0].rpartition(".")[2]
+    width = max(2, len(str(len(files))))
+    names = [f"{stem}-{number:0{width}}" for number in range(1, len(files) + 1)]
+    names = names if len(files) > 1 else [stem]
+    return tuple(f"{folder}/{name}.{ending}" if folder else f"{name}.{ending}" for name in names)
 
 
 def given_settings(row: BatchRow) -> GivenSettings:

@@ -17,14 +17,23 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diffsound.audio.io import audio_seconds, check_encoding
 from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
+from diffsound.batch.pack import PACK_LOUDNESS, check_pack, write_pack
 from diffsound.batch.rows import RowTask, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256, sweep
 from diffsound.generation.names import FORMATS
-from diffsound.generation.settings import renamed, short_name
-from diffsound.model.bundle import check_ranks
+from diffsound.generation.settings import (
+    OUTPUT,
+    GivenOutput,
+    OutputSettings,
+    check,
+    renamed,
+    short_name,
+)
+from diffsound.model.bundle import check_ranks, resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,7 +86,7 @@ class Maker:
     bundle: str | None
     device: str
     backend: str | None
-    loudness: float | None
+    output: GivenOutput
     context: str
 
     def prepare(self) -> None:
@@ -136,13 +145,15 @@ class Maker:
         ]
 
     def _save(self, sound: Sound, request: RowTask, place: int) -> manifest.Entry:
-        path = sound.save(Path(self.folder) / request.files[place], loudness=self.loudness)
+        path = Path(self.folder) / request.files[place]
+        path.parent.mkdir(exist_ok=True)  # a pack has folders
+        sound.save(path, **self.output)
         score = {} if sound.score is None else {"score": round(sound.score, 4)}
         return {
             "file": request.files[place],
             "sha256": sha256(path),
-            "seconds": round(sound.duration, 3),
-            "sample_rate": sound.sample_rate,
+            "seconds": round(audio_seconds(path), 3),
+            "sample_rate": self.output.get("rate") or sound.sample_rate,
             **sound.metadata,
             **score,
             "key": request.key(place, self.context),
@@ -165,11 +176,11 @@ def generate_batch(
     device: str = "cpu",
     backend: str | None = None,
     file_format: str = "wav",
-    loudness: float | None = None,
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
     overwrite: bool = False,
+    pack: bool = False,
     progress: Callable[[float], None] | None = None,
     **defaults: Any,
 ) -> BatchReport:
@@ -179,22 +190,32 @@ def generate_batch(
     more at the end, then listed in the report and in failures.jsonl.
 
     engine, workers, address: "local" with this many lanes (default: one per core), or "ray" with a
-    cluster's address. progress: called with the share done. defaults: fields of `rows.BatchRow` for
-    the rows that leave them out.
+    cluster's address. pack: make it a sample pack (`pack.py`). progress: called with the share
+    done. defaults: `OutputSettings`, and fields of `rows.BatchRow` for the rows that leave them
+    out.
     """
     if file_format not in FORMATS:
         raise InputError(f"unknown format '{file_format}'; there are: {', '.join(FORMATS)}")
-    requests = read_requests(prompts, file_format, **defaults)
+    output: Any = {
+        name: value for name in OUTPUT if (value := defaults.pop(name, None)) is not None
+    }
+    if pack:
+        output.setdefault("loudness", PACK_LOUDNESS)
+    settings = check(OutputSettings, output)
+    check_encoding(file_format, settings.bits, settings.rate or 22050)
+    requests = read_requests(prompts, file_format, folders=pack, **defaults)
     if any(request.keep is not None for request in requests):
         check_ranks(bundle)  # refused now rather than row by row
+    if pack and not overwrite:
+        check_pack(Path(out))
     folder = _make_folder(Path(out))
     maker = Maker(
         folder=str(folder.resolve()),
         bundle=None if bundle is None else str(bundle),
         device=device,
         backend=backend,
-        loudness=loudness,
-        context=_context(bundle, backend, file_format, loudness),
+        output=output,
+        context=_context(bundle, backend, file_format, output),
     )
     with _held(folder):
         sweep(folder)
@@ -219,6 +240,8 @@ def generate_batch(
         others = [entry for name, entry in entries.items() if name not in set(ours)]
         manifest.write(folder, [*others, *(entries[name] for name in ours)])
         manifest.write(folder, map(asdict, failed), manifest.FAILURES)
+        if pack:
+            write_pack(folder, [entries[name] for name in ours], resolve(bundle))
         again = {name for request in missing for name in request.files}
         return BatchReport(made=len(made), kept=len(kept.keys() - again), failures=tuple(failed))
 
@@ -374,15 +397,14 @@ def _make_folder(folder: Path) -> Path:
 
 
 def _context(
-    bundle: str | Path | None, backend: str | None, file_format: str, loudness: float | None
+    bundle: str | Path | None, backend: str | None, file_format: str, output: GivenOutput
 ) -> str:
     """What all sounds depend on besides their requests; a bundle's config has its checksums."""
-    from diffsound.model.bundle import resolve
     from diffsound.model.config import CONFIG_FILE, read_config
 
     source = resolve(bundle)
     read_config(source)
-    return json.dumps([sha256(source / CONFIG_FILE), backend, file_format, loudness])
+    return json.dumps([sha256(source / CONFIG_FILE), backend, file_format, output])
 
 
 def _failure(request: RowTask, error: Exception) -> Failure:

@@ -28,7 +28,13 @@ def command(
         int | None, typer.Option("--candidates", "-n", help="Number of sounds per row.")
     ] = None,
     keep: options.Keep = None,
-    loudness: options.Loudness = None,
+    pack: Annotated[
+        bool,
+        typer.Option(
+            "--pack",
+            help="A sample pack: folders, equal loudness, licence and credits, and a zip file.",
+        ),
+    ] = False,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     workers: Annotated[
         int | None, typer.Option(help="Sounds made at once (a core each by default).")
@@ -39,6 +45,7 @@ def command(
     quiet: options.Quiet = False,
     *,
     settings: options.SettingOptions,
+    files: options.OutputOptions,
     model: options.ModelOptions,
 ) -> None:
     """Make many sounds from a file of prompts; run it again to resume where it stopped.
@@ -50,8 +57,10 @@ def command(
     Examples:
       diffsound batch prompts.jsonl --out sounds
       diffsound batch prompts.csv --out sounds --format flac --duration 4
+      diffsound batch prompts.csv --out footsteps --pack --rate 48000 --trim
       diffsound batch prompts.jsonl --out /shared/sounds --engine ray --address auto
     """
+    from diffsound.batch.pack import pack_file
     from diffsound.batch.run import generate_batch
 
     try:
@@ -62,7 +71,7 @@ def command(
                 bundle=model.bundle,
                 device=model.device,
                 file_format=file_format,
-                loudness=loudness,
+                pack=pack,
                 engine=engine,
                 workers=workers,
                 address=address,
@@ -72,6 +81,7 @@ def command(
                 candidates=candidates,
                 keep=keep,
                 **asdict(settings),
+                **files.delivery,
                 **options.given(backend=model.backend),
             )
     except KeyboardInterrupt:
@@ -85,6 +95,8 @@ def command(
         already = f", {report.kept} already there" if report.kept else ""
         made = "1 sound" if report.made == 1 else f"{report.made} sounds"
         typer.echo(f"{out}: {made} made{already}")
+        if pack:
+            typer.echo(f"{pack_file(out)}")
     for failure in report.failures:
         typer.echo(f"failed: line {failure.line}: {failure.error}", err=True)
     if report.failures:

@@ -14,6 +14,7 @@ import typer
 
 from diffsound.cli import options
 from diffsound.cli.output import progress_bar
+from diffsound.generation.settings import described
 
 if TYPE_CHECKING:
     from diffsound.data.inspect import Summary
@@ -77,7 +78,7 @@ def prepare(
     trim_db: Annotated[
         float | None, typer.Option(help="Trim ends this many dB below the peak, such as 50.")
     ] = None,
-    loudness: options.Loudness = None,
+    loudness: Annotated[float | None, typer.Option(help=described("loudness"))] = None,
     store_mel: Annotated[bool, typer.Option(help="Store mels in the shards too.")] = False,
     paraphrases: Annotated[
         bool | None,

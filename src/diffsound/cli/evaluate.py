@@ -351,7 +351,7 @@ def follow(
     set_: Sampling = None,
     device: Device = "cpu",
 ) -> None:
-    """Are two events, their order and their distance heard? Beside true scenes and chance.
+    """Are two events, their order, number and distance heard? Beside true scenes and chance.
 
     If interrupted, run it again to continue.
 
@@ -375,6 +375,9 @@ def follow(
     for row, found in report["distance"].items():
         level, tilt = (found[name]["mean"] for name in ("level_db", "tilt_db_per_octave"))
         typer.echo(f"{row}, far: level {_figure(level)} dB, tilt {_figure(tilt)} dB/octave")
+    for name in ("counted", "single"):
+        score = report["numbers"][name]
+        typer.echo(f"{name} prompts: {score['name']} {_figure(score['value'])}")
     typer.echo(f"{out / 'report.html'}", err=True)
 
 

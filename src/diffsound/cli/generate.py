@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from diffsound.cli import options
 from diffsound.cli.output import Target, make_sounds
 from diffsound.errors import InputError
+from diffsound.generation.settings import MAX_CANDIDATES
 
 if TYPE_CHECKING:
+    from diffsound.generation.pipeline import TextToSound
+    from diffsound.generation.sound import Sound
     from diffsound.judges.ranking import Ranker
 
 
@@ -23,6 +27,7 @@ def command(
     ] = None,
     duration: options.Duration = None,
     keep: options.Keep = None,
+    variations: options.Variations = None,
     captioner: options.Captioner = None,
     output_dir: options.OutputDir = None,
     file_format: options.Format = None,
@@ -36,6 +41,7 @@ def command(
     Examples:
       diffsound a dog barks
       diffsound "footsteps on gravel" -o steps.ogg --duration 6 -n 8 --keep 2
+      diffsound "a sword hits metal" -o hit.wav --variations 8 --trim --rate 48000
       diffsound "rain, then a dog barks in the distance" --negative wind --stems --play
       echo "waves break on a beach" | diffsound --json
     """
@@ -50,14 +56,34 @@ def command(
 
         check_ranks(making.bundle)  # refused before anything is loaded
     prompt = _prompt(text)
+
+    def draw(pipeline: TextToSound, **rest: Any) -> list[Sound]:
+        if variations is None:
+            return pipeline(prompt, duration=duration, keep=keep, **rest)
+        rest["count"] = rest.pop("num_candidates")
+        return pipeline.variations(prompt, duration=duration, **rest)
+
+    if variations is not None:
+        making = _with_variations(making, variations, keep)
     make_sounds(
-        lambda pipeline, **rest: pipeline(prompt, duration=duration, keep=keep, **rest),
+        draw,
         prompt,
         Target.asked(making, folder=output_dir, file_format=file_format, stems=stems),
         making,
         keep=keep,
         ranker=None if captioner is None else _ranker(captioner),
     )
+
+
+def _with_variations(
+    making: options.MakingOptions, count: int, keep: int | None
+) -> options.MakingOptions:
+    """As many files as variations."""
+    if making.candidates > 1 or keep is not None or making.settings.get("loop"):
+        raise InputError("--variations does not go with --candidates, --keep or --loop")
+    if not 2 <= count <= MAX_CANDIDATES:
+        raise InputError(f"--variations must be from 2 to {MAX_CANDIDATES}, not {count}")
+    return replace(making, candidates=count)
 
 
 def _prompt(words: list[str] | None) -> str:

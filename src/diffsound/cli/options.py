@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -20,9 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from diffsound.generation.settings import (
+    AUTO,
+    OUTPUT,
     SETTINGS,
     GenerationSettings,
+    GivenOutput,
     GivenSettings,
+    OutputSettings,
+    check,
     complete,
     described,
     option_type,
@@ -33,6 +38,15 @@ from diffsound.generation.settings import (
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
     from diffsound.judges.ranking import Ranker
+
+
+def _seconds(text: str) -> float | str:
+    """A duration: a number, or "auto"."""
+    try:
+        return text if text == AUTO else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is neither a number of seconds nor {AUTO}") from None
+
 
 Bundle = Annotated[
     str | None,
@@ -51,7 +65,12 @@ Format = Annotated[
     str | None,
     typer.Option("--format", help="wav (the default), flac, ogg or mp3, if --output has no name."),
 ]
-Duration = Annotated[float | None, typer.Option("--duration", "-d", help=described("duration"))]
+Duration = Annotated[
+    Any,
+    typer.Option(
+        "--duration", "-d", metavar="SECONDS", help=described("duration"), parser=_seconds
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help=described("seed"))]
 Candidates = Annotated[int, typer.Option("--candidates", "-n", help=described("num_candidates"))]
 Keep = Annotated[int | None, typer.Option(help=described("keep"))]
@@ -64,8 +83,11 @@ Backend = Annotated[
     typer.Option(help="torch; int8, faster; onnx, for an exported bundle. Missing: the bundle's."),
 ]
 Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
-Loudness = Annotated[
-    float | None, typer.Option(help="Normalise to this loudness in LUFS, such as -23.")
+Variations = Annotated[
+    int | None,
+    typer.Option(
+        help="Numbered takes of one sound, alike and equally loud, as games need them (2 to 100)."
+    ),
 ]
 Spectrogram = Annotated[bool, typer.Option("--spectrogram", help="Also write a PNG picture.")]
 Stems = Annotated[
@@ -107,42 +129,60 @@ class _Given:
         return values
 
 
+class _GivenOutput:
+    """Settings of the files that were given on the command line."""
+
+    @property
+    def delivery(self) -> GivenOutput:
+        """Checked before anything is loaded."""
+        values = given(**{name: getattr(self, name) for name in OUTPUT})
+        check(OutputSettings, dict(values))
+        return values
+
+
 if TYPE_CHECKING:
 
     @dataclass(frozen=True)
     class SettingOptions(_Given):
         """Every setting but the duration, which an edit does not have."""
 
+    @dataclass(frozen=True)
+    class OutputOptions(_GivenOutput):
+        """Every setting of the files."""
+
 else:
     _FLAGS = {"layered": "--layered/--one-piece"}
-    SettingOptions = make_dataclass(
-        "SettingOptions",
-        [
-            (
-                short_name(name),
-                Annotated[
-                    option_type(name) | None,
-                    typer.Option(
-                        _FLAGS.get(name, option_name(name)),
-                        help=described(name),
-                    ),
-                ],
-                None,
-            )
-            for name in SETTINGS
-            if name != "duration"
-        ],
-        bases=(_Given,),
-        frozen=True,
+
+    def _group(title: str, names: Iterable[str], base: type) -> type:
+        """A group with an option for each of these settings, none of them given by default."""
+        return make_dataclass(
+            title,
+            [
+                (
+                    short_name(name),
+                    Annotated[
+                        option_type(name) | None,
+                        typer.Option(_FLAGS.get(name, option_name(name)), help=described(name)),
+                    ],
+                    None,
+                )
+                for name in names
+            ],
+            bases=(base,),
+            frozen=True,
+        )
+
+    SettingOptions = _group(
+        "SettingOptions", [name for name in SETTINGS if name != "duration"], _Given
     )
+    OutputOptions = _group("OutputOptions", OUTPUT, _GivenOutput)
 
 
 @dataclass(frozen=True)
-class WritingOptions:
+class WritingOptions(OutputOptions):
     """What becomes of finished sounds."""
 
     output: Output = None
-    loudness: Loudness = None
     spectrogram: Spectrogram = False
     play_it: Play = False
     overwrite: Overwrite = False

@@ -19,7 +19,7 @@ import typer
 from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.names import FORMATS, layer_paths, slug
-from diffsound.generation.settings import SHORT_SEEDS
+from diffsound.generation.settings import SHORT_SEEDS, GivenOutput, OutputSettings
 
 if TYPE_CHECKING:
     from diffsound.generation.sound import Sound
@@ -60,6 +60,8 @@ def make_sounds(
     keep: how many of the candidates `draw` gives back, if not all. ranker: what chooses them.
     """
     target.check()
+    delivery = making.delivery
+    check_delivery(target.ending, delivery, loop=bool(making.settings.get("loop")))
     player = find_player(target.ending) if making.play_it else None
     seeds = choose_seeds(making.seed, making.candidates)
     target.check_free(prompt, seeds, making.candidates if keep is None else keep)
@@ -73,11 +75,9 @@ def make_sounds(
             **making.settings,
         )
     if target.output == STANDARD_OUTPUT:
-        _write_to_stdout(sounds[0].encode(target.ending, loudness=making.loudness))
+        _write_to_stdout(sounds[0].encode(target.ending, **delivery))
         return
-    for path in write_sounds(
-        sounds, target, loudness=making.loudness, as_json=making.as_json, quiet=making.quiet
-    ):
+    for path in write_sounds(sounds, target, delivery, as_json=making.as_json, quiet=making.quiet):
         if player is not None:
             play(player, path)
 
@@ -203,7 +203,7 @@ class Target:
 
     def _beside(self, path: Path) -> list[Path]:
         """The files that a sound at `path` may come with, and itself."""
-        from diffsound.text.english import MOST_VOICES
+        from diffsound.text.scene import MOST_VOICES
 
         pictures = [path.with_suffix(".png")] if self.spectrogram else []
         stems = layer_paths(path, MOST_VOICES) if self.stems else []
@@ -219,6 +219,16 @@ class Target:
         return self.output.with_name(f"{self.output.stem}-{place + 1}{self.output.suffix}")
 
 
+def check_delivery(file_format: str, delivery: GivenOutput, *, loop: bool) -> None:
+    """Refuse files that cannot be written as asked for, before any work is done."""
+    from diffsound.audio.io import check_encoding
+
+    output = OutputSettings(**delivery)
+    check_encoding(file_format, output.bits, output.rate or 22050)
+    if loop and output.trim:
+        raise InputError("--trim would open the loop; leave it out")
+
+
 def choose_seeds(seed: int | None, candidates: int) -> list[int]:
     """The candidates' seeds; drawn here if none is given, so that file names are known at once."""
     first = secrets.randbelow(SHORT_SEEDS) if seed is None else seed
@@ -228,8 +238,8 @@ def choose_seeds(seed: int | None, candidates: int) -> list[int]:
 def write_sounds(
     sounds: Sequence[Sound],
     target: Target,
+    delivery: GivenOutput,
     *,
-    loudness: float | None = None,
     as_json: bool = False,
     quiet: bool = False,
 ) -> Iterator[Path]:
@@ -240,17 +250,19 @@ def write_sounds(
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise AudioError(f"cannot make the folder {path.parent}: {error.strerror}") from error
-        sound.save(path, loudness=loudness, overwrite=target.overwrite)
+        sound.save(path, overwrite=target.overwrite, **delivery)
         picture = sound.save_spectrogram(path.with_suffix(".png")) if target.spectrogram else None
         if target.stems:
-            sound.save_layers(path, overwrite=target.overwrite)
+            sound.save_layers(path, overwrite=target.overwrite, **delivery)
             if not sound.layers and not quiet:
                 typer.echo(f"note: {path} is one sound; --stems found no layers to write", err=True)
         if as_json:
+            from diffsound.audio.io import audio_seconds
+
             line = sound.metadata | {
                 "file": str(path),
-                "seconds": round(sound.duration, 3),
-                "sample_rate": sound.sample_rate,
+                "seconds": round(audio_seconds(path), 3),
+                "sample_rate": delivery.get("rate") or sound.sample_rate,
             }
             if sound.score is not None:
                 line["score"] = round(sound.score, 4)

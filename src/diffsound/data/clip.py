@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from diffsound.audio.events import trim_silence
 from diffsound.audio.io import read_audio
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.mixing import limit_peak, to_loudness
@@ -128,20 +129,6 @@ def read_location(location: AudioLocation, sample_rate: int) -> np.ndarray:
     if location.span is not None:
         return read_audio(io.BytesIO(read_span(location.path, location.span)), sample_rate)
     return read_audio(location.path, sample_rate)
-
-
-def trim_silence(wave: np.ndarray, rate: int, below_db: float) -> tuple[np.ndarray, int]:
-    """The wave without quiet ends, and how many samples were cut before it.
-
-    Quiet are 10 ms blocks whose peak is `below_db` below the wave's; one block is kept as a margin.
-    """
-    block = max(1, rate // 100)
-    padded = np.pad(np.abs(wave), (0, -len(wave) % block))
-    peaks = padded.reshape(-1, block).max(axis=1)
-    loud = np.flatnonzero(peaks > peaks.max() * 10 ** (-below_db / 20))
-    begin = max(0, int(loud[0]) - 1) * block
-    end = min(len(wave), (int(loud[-1]) + 2) * block)
-    return wave[begin:end], begin
 
 
 def loop_to(wave: np.ndarray, samples: int, rate: int) -> np.ndarray:

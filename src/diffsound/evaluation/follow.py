@@ -1,4 +1,4 @@
-"""Are two events, their order and their distance heard as the text says?
+"""Are two events, their order, number and distance heard as the text says?
 
     report = follow(None, "data/corpus", "out", FollowSettings(prompts=20))
     report["rows"]["generated"]["scores"]["both present"]["value"]
@@ -31,6 +31,7 @@ from diffsound.errors import DataError
 from diffsound.evaluation.checks import SILENT_DB, third_octaves, tilt
 from diffsound.evaluation.features import FeatureCache, FileClip, ScoredClip, WaveClip, extract
 from diffsound.evaluation.metrics import LEVEL, mean_score, softmax
+from diffsound.evaluation.onsets import count_events
 from diffsound.evaluation.pages import write_follow
 from diffsound.evaluation.sets import (
     REPORT,
@@ -194,6 +195,7 @@ def follow(
                 _true_pairs(bench, far, settings.split, settings.seed), rate, settings.seed
             ),
         },
+        "numbers": count_events(bench.pipeline, seed=settings.seed, sampling=settings.sampling),
         "tasks": [
             {"id": task.id, "text": task.text, "first": task.first, "second": task.second}
             | {"heard": heard["generated"][task.id].names(settings.top)}

@@ -15,18 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from diffsound.audio.mixing import PEAK, gain_to
 from diffsound.decoder.contract import Choice
 from diffsound.errors import InputError
 from diffsound.generation import loops
-from diffsound.generation.edits import Clip, Edit, extend, fade_edges, inpaint, vary
+from diffsound.generation.edits import Clip, Edit, at_level, at_one_level, extend, inpaint, vary
 from diffsound.generation.jobs import Job, make_jobs, noise_seed, take_seed
-from diffsound.generation.progress import Progress, ProgressCallback
-from diffsound.generation.scenes import compose, plan_scene
+from diffsound.generation.progress import Progress, ProgressCallback, shared
+from diffsound.generation.scenes import ScenePlanner, compose
 from diffsound.generation.settings import (
     GenerationSettings,
     GivenSettings,
@@ -72,6 +70,7 @@ class TextToSound:
         self.max_batch_seconds = max_batch_seconds
         self.decoder, self.codec, self.vocoder = networks(bundle, self.backend, self.device)
         self._ranker = ranker
+        self._planner = ScenePlanner(bundle, lambda text: self.encode_text([text]).pooled)
 
     @classmethod
     def from_pretrained(cls, source: str | Path | None = None, **options: Any) -> TextToSound:
@@ -138,6 +137,23 @@ class TextToSound:
         """Another take of a clip: re-noised to step strength·T and denoised again."""
         return self._edit(vary(self.bundle, source, strength), prompt, **options)
 
+    def variations(
+        self,
+        prompt: str,
+        count: int,
+        strength: float = 0.5,
+        *,
+        seed: int | None = None,
+        callback: ProgressCallback | None = None,
+        **settings: Unpack[GivenSettings],
+    ) -> list[Sound]:
+        """A sound and `count` - 1 variations of it at the same level; the i-th has the seed + i."""
+        first, *others = make_jobs(prompt, count, seed)
+        parts = shared(callback, [1, len(others)])
+        (sound,) = self.run_jobs([first], callback=next(parts), **settings)
+        edit, part = vary(self.bundle, sound, strength), next(parts)
+        return at_one_level([sound, *self.run_jobs(others, edit=edit, callback=part, **settings)])
+
     def _edit(
         self,
         edit: Edit,
@@ -173,22 +189,23 @@ class TextToSound:
             # a mixer knows.
             settings = settings.model_copy(update={"best_of": 1, "layered": False, "loop": False})
             return self._make_all([(job, edit.samples) for job in jobs], settings, callback, edit)
-        samples = round(settings.duration * self.sample_rate)
-        if not settings.layered:
-            return self._make_all([(job, samples) for job in jobs], settings, callback)
-        plans = [plan_scene(job, samples, self.sample_rate, settings.loop) for job in jobs]
+        plans = [self._planner.plan(job, settings) for job in jobs]
         pieces = [
             piece
             for job, plan in zip(jobs, plans, strict=True)
-            for piece in ([(job, samples)] if plan is None else plan.pieces)
+            for piece in ([(job, plan)] if isinstance(plan, int) else plan.pieces)
         ]
         made = iter(self._make_all(pieces, settings, callback))
         return [
             next(made)
-            if plan is None
+            if isinstance(plan, int)
             else compose(self.bundle, job, plan, [next(made) for _ in plan.jobs])
             for job, plan in zip(jobs, plans, strict=True)
         ]
+
+    def natural_duration(self, prompt: str) -> float:
+        """Seconds that a prompt's sound lasts by itself (`scenes.py`): `duration=None`."""
+        return self._planner.seconds(clean_prompt(prompt))
 
     def _make_all(
         self,
@@ -286,10 +303,10 @@ class TextToSound:
             mels, waves = loops.render(self, tokens, noise, samples)
         else:
             waves = self.vocode(mels, noise)
-        record, coverage = self._record(settings, edit), self._coverage(text)
+        record, coverage = self._record(settings, samples, edit), self._coverage(text)
         sounds = []
         for i, job in enumerate(jobs):
-            wave, gain = self._finish(waves[i, :samples], settings, edit)
+            wave, gain = at_level(waves[i, :samples], self.sample_rate, settings, edit)
             sounds.append(
                 Sound(
                     wave=wave,
@@ -390,7 +407,8 @@ class TextToSound:
 
     def settings(self, **given: Unpack[GivenSettings]) -> GenerationSettings:
         """The bundle's defaults with what is given on top, checked."""
-        settings = complete(self.bundle.config.defaults, given)
+        # A bundle's duration is for sounds of unknown length; see `natural_duration`.
+        settings = complete(self.bundle.config.defaults, {"duration": None, **given})
         if settings.best_of > 1 and "matcher" not in self.bundle.judges:
             raise InputError(
                 f"best_of needs a matcher, and '{self.bundle.config.name}' has none; "
@@ -401,27 +419,13 @@ class TextToSound:
         avoid = clean_prompt(settings.negative_prompt or "")
         return settings.model_copy(update={"negative_prompt": avoid})
 
-    def _finish(
-        self, wave: Tensor, settings: GenerationSettings, edit: Edit | None
-    ) -> tuple[np.ndarray, float]:
-        """The wave at its level, and the gain that brought it there.
-
-        An edit has its clip's level, another sound the one asked for, and full scale at most,
-        which a vocoder may exceed.
-        """
-        faded = wave if settings.loop else fade_edges(wave, self.sample_rate)
-        if edit is not None:
-            return edit.join(edit.gain * faded).cpu().numpy(), edit.gain
-        drawn = faded.cpu().numpy()
-        gain = 1.0
-        if settings.level is not None:
-            gain = gain_to(settings.level, drawn, self.sample_rate)
-        gain = min(gain, PEAK / max(float(np.abs(drawn).max()), 1e-9))
-        return drawn * np.float32(gain), gain
-
-    def _record(self, settings: GenerationSettings, edit: Edit | None) -> dict[str, Any]:
+    def _record(
+        self, settings: GenerationSettings, samples: int, edit: Edit | None
+    ) -> dict[str, Any]:
         """What, with prompt and seed, makes a sound again."""
         values = {"bundle": self.bundle.config.name} | settings.model_dump()
+        if settings.duration is None:
+            values["duration"] = round(samples / self.sample_rate, 4)
         if edit is not None:
             del values["duration"]
             values |= edit.record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,6 +10,20 @@ from torch import Tensor
 # Called after every sampling step with the share of the whole call that is done (0 to 1) and the
 # current tokens [B, F', L'] of the micro-batch at work.
 ProgressCallback = Callable[[float, Tensor], None]
+
+
+def shared(
+    callback: ProgressCallback | None, parts: Sequence[int]
+) -> Iterator[ProgressCallback | None]:
+    """A callback for each of several calls, which make so many sounds each, for one in all."""
+    done = 0
+    for part in parts:
+        yield None if callback is None else _within(callback, done, part, sum(parts))
+        done += part
+
+
+def _within(callback: ProgressCallback, done: int, part: int, total: int) -> ProgressCallback:
+    return lambda share, tokens: callback((done + part * share) / total, tokens)
 
 
 @dataclass

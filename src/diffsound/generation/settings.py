@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from copy import copy
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Union, get_args, get_origin
 
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from diffsound.config import Config
@@ -25,11 +25,27 @@ MAX_SEED = 2**63 - 1
 SHORT_SEEDS = 2**32  # seeds that we draw ourselves stay short enough to be read aloud
 
 
+AUTO = "auto"  # a duration, in words: as long as such a sound is
+# None says the same, and is what settings hold.
+Duration = Annotated[float | None, BeforeValidator(lambda value: None if value == AUTO else value)]
+
+
+def _add_auto(kinds: Any) -> None:
+    """Name it in the list of what a JSON schema allows."""
+    kinds.append({"type": "string", "const": AUTO})
+
+
 class GenerationSettings(SamplingSettings):
     """What, with a prompt and a seed, makes one sound. `SamplingSettings` has how tokens are drawn;
     here is what the pipeline does with them."""
 
-    duration: float = Field(default=5.0, ge=0.5, le=30.0, description="Seconds of sound.")
+    duration: Duration = Field(
+        default=None,
+        ge=0.5,
+        le=30.0,
+        description="Seconds of sound; auto or missing: as long as such a sound is.",
+        json_schema_extra=lambda schema: _add_auto(schema["anyOf"]),
+    )
     negative_prompt: str | None = Field(
         default=None, max_length=MAX_PROMPT_CHARS, description="What the sound should not be."
     )
@@ -65,6 +81,12 @@ class GenerationSettings(SamplingSettings):
 class GenerationDefaults(GenerationSettings):
     """A bundle's choice of settings, for what a caller leaves out."""
 
+    duration: float = Field(
+        default=5.0,
+        ge=0.5,
+        le=30.0,
+        description="Seconds of what goes on, such as rain, and of what has an unknown length.",
+    )
     num_inference_steps: int | None = Field(default=25, ge=1, le=10_000)
     backend: Literal["torch", "int8"] = Field(
         default="torch", description="What runs the networks on a CPU."
@@ -105,6 +127,47 @@ class KeepSettings(TakeSettings):
         return self
 
 
+class OutputSettings(Config):
+    """How a finished sound becomes a file. None of it changes the sound that a seed means."""
+
+    loudness: float | None = Field(
+        default=None,
+        ge=-70,
+        le=0,
+        description="Normalise to this loudness in LUFS, such as -23.",
+    )
+    rate: int | None = Field(
+        default=None,
+        ge=8000,
+        le=192_000,
+        description="Sample rate in Hz, such as 44100 or 48000; the model's own if missing.",
+    )
+    channels: int = Field(
+        default=1,
+        ge=1,
+        le=2,
+        description="2 makes a wide stereo whose sum is the mono sound.",
+    )
+    bit_depth: Literal["16", "24", "32f"] = Field(
+        default="16", description="16, 24 (WAV, FLAC) or 32f, floating point (WAV)."
+    )
+    trim: bool = Field(default=False, description="Cut the silence at both ends.")
+
+    @property
+    def bits(self) -> Literal[16, 24, 32]:
+        return {"16": 16, "24": 24, "32f": 32}[self.bit_depth]  # type: ignore[return-value]
+
+
+class GivenOutput(TypedDict, total=False):
+    """The keywords of `Sound.save` and `Sound.encode`: any of `OutputSettings`."""
+
+    loudness: float | None
+    rate: int | None
+    channels: int
+    bit_depth: Literal["16", "24", "32f"]
+    trim: bool
+
+
 class GivenSettings(TypedDict, total=False):
     """The keywords of a call: any of `GenerationSettings`; the bundle's defaults fill the rest."""
 
@@ -117,7 +180,7 @@ class GivenSettings(TypedDict, total=False):
     truncation: float
     top_k: int | None
     remask: float
-    duration: float | None
+    duration: float | Literal["auto"] | None
     negative_prompt: str | None
     best_of: int
     chosen_after: float
@@ -128,6 +191,8 @@ class GivenSettings(TypedDict, total=False):
 
 SETTINGS: dict[str, FieldInfo] = dict(GenerationSettings.model_fields)
 TAKES: dict[str, FieldInfo] = dict(KeepSettings.model_fields)
+OUTPUT: dict[str, FieldInfo] = dict(OutputSettings.model_fields)
+_ALL = SETTINGS | TAKES | OUTPUT
 
 # What command-line options and batch rows call a setting, where Python's name is long.
 SHORT_NAMES = {
@@ -148,10 +213,9 @@ def renamed(message: str, name_of: Callable[[str], str]) -> str:
 
     A name of one plain word (`duration`) counts as a setting where a sentence about it begins.
     """
-    names = SETTINGS | TAKES
-    long = "|".join(name for name in names if "_" in name)
+    long = "|".join(name for name in _ALL if "_" in name)
     message = re.sub(rf"\b({long})\b", lambda found: name_of(found[0]), message)
-    return re.sub(rf"^({'|'.join(names)})(?= must )", lambda found: name_of(found[0]), message)
+    return re.sub(rf"^({'|'.join(_ALL)})(?= must )", lambda found: name_of(found[0]), message)
 
 
 def optional(field: FieldInfo) -> tuple[Any, FieldInfo]:
@@ -253,7 +317,7 @@ def expected(field: FieldInfo) -> str:
 
 def described(name: str) -> str:
     """What a setting means, with its range if that says anything."""
-    field = (SETTINGS | TAKES)[name]
+    field = _ALL[name]
     text, bounds = field.description or "", limits(field)
     low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
     if low is None or high is None or high > MAX_CANDIDATES:
@@ -263,7 +327,7 @@ def described(name: str) -> str:
 
 def option_type(name: str) -> type:
     """The plain type of a setting: float, int, bool or str."""
-    (kind, *_) = [p for p in _parts(SETTINGS[name].annotation) if p is not type(None)]
+    (kind, *_) = [p for p in _parts(_ALL[name].annotation) if p is not type(None)]
     return kind if kind in (float, int, bool) else str
 
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from diffsound.errors import InputError
 from diffsound.generation.names import layer_paths
+from diffsound.generation.settings import GivenOutput, OutputSettings, check
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -94,28 +96,34 @@ class Sound:
         return {"prompt": self.prompt, "seed": self.seed, **self.settings, **known}
 
     def save(
-        self, path: str | Path, *, loudness: float | None = None, overwrite: bool = True
+        self, path: str | Path, *, overwrite: bool = True, **output: Unpack[GivenOutput]
     ) -> Path:
         """Write WAV, FLAC, OGG or MP3 by the extension.
 
         Players show the prompt as title; the comment holds the metadata as JSON.
-        loudness: target in LUFS; the result never clips, whatever is asked.
+        output: any of `OutputSettings`: `loudness` in LUFS, `rate`, `channels`, `bit_depth`,
+        `trim`. The result never clips, whatever is asked.
         """
         from diffsound.audio.io import check_target, write_bytes
 
         path = check_target(path, overwrite=overwrite)
-        write_bytes(path, self.encode(path.suffix.lower()[1:], loudness=loudness))
+        write_bytes(path, self.encode(path.suffix.lower()[1:], **output))
         return path
 
-    def encode(self, format: str = "wav", *, loudness: float | None = None) -> bytes:
+    def encode(self, format: str = "wav", **output: Unpack[GivenOutput]) -> bytes:
         """The file that `save` writes, as bytes: "wav", "flac", "ogg" or "mp3"."""
-        return _encode(self.wave, self.sample_rate, format, self.prompt, self.metadata, loudness)
+        return self._encode(self.wave, format, self.prompt, self.metadata, output)
 
-    def encode_layer(self, layer: Layer, format: str = "wav") -> bytes:
-        """A layer of this scene as a file's bytes."""
-        return _encode(layer.wave, self.sample_rate, format, layer.text, layer.metadata)
+    def encode_layer(
+        self, layer: Layer, format: str = "wav", **output: Unpack[GivenOutput]
+    ) -> bytes:
+        """A layer of this scene as a file's bytes; `loudness` and `trim` do not apply to it."""
+        kept = output | {"loudness": None, "trim": False}
+        return self._encode(layer.wave, format, layer.text, layer.metadata, kept)
 
-    def save_layers(self, path: str | Path, *, overwrite: bool = True) -> list[Path]:
+    def save_layers(
+        self, path: str | Path, *, overwrite: bool = True, **output: Unpack[GivenOutput]
+    ) -> list[Path]:
         """Write every layer of a scene: NAME-layer1.wav, …, which add up to the scene.
 
         All have the scene's length and level, for a mixing desk: none is normalised by itself.
@@ -125,8 +133,35 @@ class Sound:
         paths = layer_paths(Path(path), len(self.layers))
         for place, layer in zip(paths, self.layers, strict=True):
             check_target(place, overwrite=overwrite)
-            write_bytes(place, self.encode_layer(layer, place.suffix.lower()[1:]))
+            write_bytes(place, self.encode_layer(layer, place.suffix.lower()[1:], **output))
         return paths
+
+    def _encode(
+        self,
+        wave: np.ndarray,
+        format: str,
+        title: str,
+        recipe: Mapping[str, Any],
+        given: Mapping[str, Any],
+    ) -> bytes:
+        from diffsound.audio.io import encode_audio
+
+        output: OutputSettings = check(OutputSettings, dict(given))
+        loop = bool(self.settings.get("loop"))
+        if loop and output.trim:
+            raise InputError("trim would open the loop; leave it out")
+        wave, rate = delivered(wave, self.sample_rate, output, loop)
+        # NUL ends a tag in every format, and a title is one line.
+        tags = {"title": " ".join(title.replace("\0", " ").split()), "artist": "diffsound"}
+        return encode_audio(
+            wave,
+            rate,
+            format,
+            bits=output.bits,
+            loudness=output.loudness,
+            metadata={"diffsound": dict(recipe)},
+            tags=tags | {"date": _today()},
+        )
 
     def spectrogram(self) -> Image:
         """The mel-spectrogram of the wave as a figure: axes, title and colour scale."""
@@ -159,26 +194,24 @@ class Sound:
         )
 
 
-def _encode(
-    wave: np.ndarray,
-    sample_rate: int,
-    format: str,
-    title: str,
-    recipe: Mapping[str, Any],
-    loudness: float | None = None,
-) -> bytes:
-    from diffsound.audio.io import encode_audio
+def delivered(
+    wave: np.ndarray, rate: int, output: OutputSettings, loop: bool = False
+) -> tuple[np.ndarray, int]:
+    """A wave [samples] as it is asked for, [samples] or [samples, 2], and its sample rate."""
+    from diffsound.audio.events import trim_silence
+    from diffsound.audio.io import resample
+    from diffsound.audio.mixing import SILENCE_DB, widen
 
-    # NUL ends a tag in every format, and a title is one line.
-    tags = {"title": " ".join(title.replace("\0", " ").split()), "artist": "diffsound"}
-    return encode_audio(
-        wave,
-        sample_rate,
-        format,
-        loudness=loudness,
-        metadata={"diffsound": dict(recipe)},
-        tags=tags | {"date": _today()},
-    )
+    if output.trim:
+        wave, _ = trim_silence(wave, rate, SILENCE_DB)
+    if output.rate not in (None, rate):
+        if loop:  # of three repetitions the second has its neighbours around it
+            length = round(len(wave) * output.rate / rate)
+            wave = resample(np.tile(wave, 3), rate, output.rate)[length : 2 * length]
+        else:
+            wave = resample(wave, rate, output.rate)
+        rate = output.rate
+    return (widen(wave, rate, loop) if output.channels == 2 else wave), rate
 
 
 def _today() -> str:

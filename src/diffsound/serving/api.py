@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from diffsound import __version__
+from diffsound.generation.settings import GivenOutput
 from diffsound.generation.sound import Sound
 from diffsound.serving.errors import ERRORS, NotFoundError
 from diffsound.serving.jobs import JobListener, JobRecord
@@ -26,12 +27,12 @@ from diffsound.serving.schemas import (
     Drawing,
     Extend,
     ExtendNow,
+    FileRequest,
     GenerateNow,
     GenerateRequest,
     Inpaint,
     InpaintNow,
     JobAnswer,
-    Loudness,
     Operation,
     SoundAnswer,
     SoundsAnswer,
@@ -39,7 +40,7 @@ from diffsound.serving.schemas import (
     VaryNow,
 )
 from diffsound.serving.service import Service, example_prompts
-from diffsound.serving.sounds import describe, encode, encode_layer, spectrogram_bytes
+from diffsound.serving.sounds import describe, encode_layer, spectrogram_bytes
 
 # The limits that /v1/bundles tells, for a page that offers no more.
 _TOLD_LIMITS = {"prompt_chars", "duration", "candidates", "steps", "work", "upload_bytes"}
@@ -78,12 +79,14 @@ def sound_router(service: Service) -> APIRouter:
 
     async def make(drawing: Drawing, delivery: Delivery, request: Request) -> Response:
         format = _accepted(request.headers.get("accept"), delivery)
+        delivery = delivery.model_copy(update={"format": format or delivery.format})
+        output = delivery.output()
         if format is not None and drawing.num_sounds > 1:
             raise HTTPException(406, "several sounds come as JSON: send 'Accept: application/json'")
         sounds = await service.make(drawing, request)
         if format is None:
-            return await run_in_threadpool(_as_json, service, sounds, delivery)
-        return await run_in_threadpool(_as_audio, sounds[0], format, delivery.loudness)
+            return await run_in_threadpool(_as_json, service, sounds, delivery, output)
+        return await run_in_threadpool(_as_audio, sounds[0], format, output)
 
     @router.post("/generate", tags=["sounds"], responses=_SOUNDS)
     async def generate(body: GenerateNow, request: Request) -> Response:
@@ -124,13 +127,10 @@ def sound_router(service: Service) -> APIRouter:
         response_class=Response,
         responses=ERRORS | {200: {"content": _AUDIO, "description": "The file."}},
     )
-    async def sound(
-        name: str,
-        format: Annotated[AudioFormat, Query()] = "wav",
-        loudness: Annotated[Loudness | None, Query()] = None,
-    ) -> Response:
+    async def sound(name: str, file: Annotated[FileRequest, Query()]) -> Response:
         """A kept sound as a file."""
-        return await run_in_threadpool(_as_audio, service.sound(name), format, loudness)
+        kept = service.sound(name)
+        return await run_in_threadpool(_as_audio, kept, file.format, file.output())
 
     @router.get(
         "/sounds/{name}/spectrogram.png",
@@ -262,22 +262,22 @@ def job_router(service: Service) -> APIRouter:
     return router
 
 
-def _as_json(service: Service, sounds: list[Sound], delivery: Delivery) -> Response:
+def _as_json(
+    service: Service, sounds: list[Sound], delivery: Delivery, output: GivenOutput
+) -> Response:
     if delivery.deliver == "url":
         answers = [describe(sound, service.store.add(sound)) for sound in sounds]
     else:
-        answers = [
-            describe(sound, format=delivery.format, loudness=delivery.loudness) for sound in sounds
-        ]
+        answers = [describe(sound, format=delivery.format, output=output) for sound in sounds]
     return JSONResponse(SoundsAnswer(sounds=answers).model_dump(mode="json"))
 
 
-def _as_audio(sound: Sound, format: AudioFormat, loudness: float | None) -> Response:
+def _as_audio(sound: Sound, format: AudioFormat, output: GivenOutput) -> Response:
     headers = private() | {
         "Content-Disposition": f'inline; filename="diffsound-{sound.seed}.{format}"',
         "X-Diffsound-Seed": str(sound.seed),
     }
-    return Response(encode(sound, format, loudness), 200, headers, MEDIA_TYPES[format])
+    return Response(sound.encode(format, **output), 200, headers, MEDIA_TYPES[format])
 
 
 def private() -> dict[str, str]:

@@ -7,11 +7,15 @@ from typing import Annotated, Any, Literal
 from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from diffsound.audio.io import check_encoding
 from diffsound.errors import InputError
 from diffsound.generation.edits import MAX_SECONDS
 from diffsound.generation.settings import (
+    OUTPUT,
     SETTINGS,
+    GivenOutput,
     KeepSettings,
+    OutputSettings,
     PartialDuration,
     PartialSettings,
     TakeSettings,
@@ -43,7 +47,6 @@ LIMITED_FIELDS = {
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Hertz = Annotated[float, Field(ge=0, le=100_000)]
-Loudness = Annotated[float, Field(ge=-70, le=0)]
 
 
 class Request(BaseModel):
@@ -90,11 +93,20 @@ class GenerateRequest(Drawing, PartialDuration, KeepSettings):
         return self.num_candidates if self.keep is None else self.keep
 
 
-class Delivery(Request):
-    """How sounds come back from a call that waits for them."""
+class FileRequest(Request, OutputSettings):
+    """What file a sound becomes."""
 
     format: AudioFormat = "wav"
-    loudness: Loudness | None = Field(default=None, description="Normalise to this many LUFS.")
+
+    def output(self) -> GivenOutput:
+        """By the names of `Sound.encode`; what the format cannot hold is refused."""
+        check_encoding(self.format, self.bits, self.rate or 22050)
+        return {name: getattr(self, name) for name in OUTPUT}  # type: ignore[return-value]
+
+
+class Delivery(FileRequest):
+    """How sounds come back from a call that waits for them."""
+
     deliver: Literal["base64", "url"] = Field(
         default="base64",
         description="In JSON answers: the audio itself, or links that last about an hour.",

@@ -121,8 +121,11 @@ class Service:
             if request.keep is not None:
                 pipeline.check_keep(request.keep, request.num_candidates)
                 choose = functools.partial(pipeline.rank, keep=request.keep)
-            default = pipeline.bundle.config.defaults.duration
-            seconds = default if request.duration is None else request.duration
+            if request.duration is not None:
+                seconds = request.duration
+            else:  # no longer than the server makes: nobody asked for more
+                natural = await run_in_threadpool(pipeline.natural_duration, request.prompt)
+                seconds = min(natural, self.settings.limits.duration)
         elif isinstance(request, Inpaint | Extend | Vary):
             if request.loop:
                 raise InputError(NOT_FOR_EDITS)

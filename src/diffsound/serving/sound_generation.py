@@ -70,7 +70,7 @@ class SoundGeneration(BaseModel):
         default=None,
         ge=_DURATION["ge"],
         le=_DURATION["le"],
-        description="The bundle's own if missing.",
+        description="If missing, as long as such a sound is.",
     )
     prompt_influence: float | None = Field(
         default=None, ge=0, le=1, description="How closely to follow the text; 0.3 if missing."

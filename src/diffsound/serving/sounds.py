@@ -18,6 +18,7 @@ from diffsound.audio.io import AUDIO_FORMATS, read_audio
 from diffsound.audio.spectrogram import envelope, spectrogram_image
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.edits import MAX_SECONDS, MIN_SECONDS
+from diffsound.generation.settings import GivenOutput
 from diffsound.generation.sound import Sound
 from diffsound.generation.unfinished import unfinished_mel
 from diffsound.serving.schemas import AudioFormat, SoundAnswer
@@ -88,14 +89,14 @@ def describe(
     name: str | None = None,
     *,
     format: AudioFormat | None = None,
-    loudness: float | None = None,
+    output: GivenOutput | None = None,
 ) -> SoundAnswer:
     """A sound as JSON: with links if it is kept under a name, with its bytes if a format is given.
 
     The answer's settings are all that, with prompt and seed, makes the sound again.
     """
     url = None if name is None else f"/v1/sounds/{name}"
-    audio = None if format is None else encode(sound, format, loudness)
+    audio = None if format is None else sound.encode(format, **(output or {}))
     return SoundAnswer(
         id=name,
         url=url,
@@ -115,11 +116,6 @@ def describe(
         format=format,
         audio=None if audio is None else base64.b64encode(audio).decode("ascii"),
     )
-
-
-def encode(sound: Sound, format: AudioFormat, loudness: float | None = None) -> bytes:
-    """The sound as an audio file that carries its recipe."""
-    return sound.encode(format, loudness=loudness)
 
 
 def encode_layer(sound: Sound, number: int, format: AudioFormat) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffsound.audio.events import Extent, extent
 from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.quantizer import first_stages
@@ -31,7 +32,7 @@ from diffsound.model.config import (
     VocoderPart,
     read_config,
 )
-from diffsound.model.coverage import Coverage
+from diffsound.model.coverage import Coverage, length_row
 from diffsound.training.run_files import load_newest, under
 from diffsound.vocoder import Vocoder, build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig
@@ -193,31 +194,38 @@ def assemble(
     )
 
 
-def training_captions(data: PreparedData, encoder: str) -> tuple[list[str], Tensor]:
-    """The distinct captions of the training clips and their stored vectors [N, D].
+def training_captions(data: PreparedData, encoder: str) -> tuple[list[str], Tensor, Tensor]:
+    """The distinct captions of the training clips, their stored vectors [N, D], and how long their
+    sounds are, as in `Coverage.lengths` [N, 4].
 
     encoder: fingerprint of the text encoder.
     """
-    text = data.text(encoder)
+    text, rate = data.text(encoder), data.index.mel.sample_rate
     found: dict[str, Tensor] = {}
+    extents: dict[str, list[Extent]] = {}
     for clip in data.where(split="train"):
         captions = data.records[clip].captions
         new = [place for place, caption in enumerate(captions) if caption not in found]
         if new:
             pooled = text.of(clip).pooled
             found |= {captions[place]: pooled[place] for place in new}
+        length = extent(data.wave(clip), rate)
+        for caption in captions:
+            extents.setdefault(caption, []).append(length)
     if not found:
         raise DataError(f"{data.folder} has no caption of a training clip")
-    return list(found), torch.stack(list(found.values()))
+    lengths = torch.stack([length_row(extents[caption]) for caption in found])
+    return list(found), torch.stack(list(found.values())), lengths
 
 
 def coverage_of(bundle: Bundle, folder: str | Path) -> Coverage:
-    """The captions the bundle was trained on, for `Sound.coverage`."""
+    """The captions the bundle was trained on, for `Sound.coverage`, and how long they sound."""
     kind = bundle.config.text_encoder.kind
     if kind != "minilm":
         raise InputError(f"coverage needs MiniLM's text vectors; this decoder uses {kind}")
-    captions, pooled = training_captions(PreparedData.open(folder), bundle.text_encoder.fingerprint)
-    return Coverage.choose(captions, pooled)
+    data = PreparedData.open(folder)
+    captions, pooled, lengths = training_captions(data, bundle.text_encoder.fingerprint)
+    return Coverage.choose(captions, pooled, lengths=lengths)
 
 
 def build(

@@ -327,10 +327,14 @@ def _coverage(before: Bundle, data: PreparedData) -> Coverage | None:
     """The captions the bundle knew, and those it has learned now."""
     if before.coverage is None:
         return None
-    captions, pooled = training_captions(data, before.text_encoder.fingerprint)
+    captions, pooled, lengths = training_captions(data, before.text_encoder.fingerprint)
     known = set(before.coverage.captions)
     fresh = [place for place, caption in enumerate(captions) if caption not in known]
+    old = before.coverage.lengths
+    if old is None:
+        old = torch.zeros(len(known), lengths.shape[1])
     return Coverage.choose(
         [*before.coverage.captions, *(captions[place] for place in fresh)],
         torch.cat([before.coverage.vectors, pooled[fresh]]),
+        lengths=torch.cat([old, lengths[fresh]]),
     )

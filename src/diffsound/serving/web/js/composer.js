@@ -52,7 +52,10 @@ export class Composer extends EventTarget {
   // A prompt to try, with the length that suits it.
   suggest({ prompt, duration }) {
     this.prompt.value = prompt;
-    if (duration) byId("duration").value = duration;
+    if (duration) {
+      byId("duration").value = duration;
+      press(byId("auto"), false);
+    }
     this.complain("");
     this.#show();
     this.prompt.focus();
@@ -81,6 +84,7 @@ export class Composer extends EventTarget {
     byId("duration").value = defaults.duration;
     byId("takes").max = limits.candidates;
     byId("auto").hidden = !capabilities.autoDuration;
+    press(byId("auto"), capabilities.autoDuration);
     byId("loop").hidden = !capabilities.loop;
     this.prompt.maxLength = limits.prompt_chars;
     const field = (name) => this.fields.elements.namedItem(name);
