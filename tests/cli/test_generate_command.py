@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from cli_support import RUN
+from diffsound.audio.player import find_player, play
 from diffsound.cli.main import with_verb
-from diffsound.cli.output import Target, choose_seeds, find_player, play
+from diffsound.cli.output import Target, choose_seeds
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.pipeline import TextToSound
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -12,14 +16,18 @@ import pytest
 import soundfile
 import torch
 
+import diffsound
 from diffsound.audio.io import read_audio, write_audio
 from diffsound.audio.mixing import level_db
 from diffsound.decoder import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import InputError
 from diffsound.generation.edits import fade_edges
+from diffsound.generation.jobs import EditOptions, LoadOptions
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.recipes import read_recipe
+from diffsound.generation.settings import GivenSettings
+from diffsound.generation.sound import Layer
 from diffsound.model.backends import default_backend, networks, quantize_int8
 from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures
@@ -342,3 +350,53 @@ def test_keep_needs_a_ranker_and_enough_candidates(
     for keep in (0, 4):
         with pytest.raises(InputError, match="keep"):
             TextToSound(tiny_bundle, ranker=Loudness())("rain", num_candidates=3, keep=keep)
+
+
+def test_sounds_show_players_in_a_notebook(pipeline: TextToSound) -> None:
+    sounds = pipeline(["a dog <barks>", "rain"], duration=0.5, seed=3, num_inference_steps=1)
+    assert isinstance(sounds, list)
+    page = sounds._repr_html_()
+    assert page.count("<audio controls") == page.count("data:image/png") == 2
+    assert "a dog &lt;barks&gt; (seed 3)" in page
+    edited = pipeline.vary(sounds[0], "a dog", seed=1, num_inference_steps=1)
+    assert edited._repr_html_().count("<audio controls") == 1
+
+
+def test_reprs_are_short(pipeline: TextToSound, tmp_path: Path) -> None:
+    assert repr(pipeline) == "TextToSound('tiny', torch on cpu)"
+    sounds = pipeline("rain", duration=0.5, seed=3, num_inference_steps=1)
+    assert repr(sounds) == "[Sound('rain', 0.5 s, seed 3)]"
+    assert repr(replace(sounds[0], score=0.3141)) == "Sound('rain', 0.5 s, seed 3, score 0.31)"
+    layer = Layer("rain", 3, 0.0, 2.0, True, False, -12.0, np.zeros(4, np.float32))
+    assert repr(layer) == "Layer('0.0 to 2.0 s: rain, far away')"
+
+
+def test_a_sound_plays(
+    pipeline: TextToSound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sound,) = pipeline("rain", duration=0.5, seed=3, num_inference_steps=1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"no player for \.wav files"):
+        sound.play()
+    player = tmp_path / "ffplay"  # the one that every system can have
+    player.write_text('#!/bin/sh\nfor file; do :; done\n/bin/cp "$file" "$0.wav"\n')
+    player.chmod(0o755)
+    sound.play()
+    assert (tmp_path / "ffplay.wav").read_bytes() == sound.encode("wav")
+
+
+def test_keywords_that_editors_complete_are_those_of_the_pipeline() -> None:
+    """mypy checks their types where the keywords are passed on."""
+    assert set(LoadOptions.__annotations__) == set(TextToSound.__init__.__kwdefaults__)
+    taken = set(inspect.signature(TextToSound._edit).parameters) - {"self", "edit", "prompt"}
+    taken = (taken - {"settings"}) | set(GivenSettings.__annotations__)
+    assert set(EditOptions.__annotations__) | set(GivenSettings.__annotations__) == taken
+
+
+def test_the_package_lists_its_names() -> None:
+    """In a new process, where none has been loaded yet."""
+    code = "import sys, diffsound; print('torch' in sys.modules, *dir(diffsound))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded, *names = done.stdout.split()
+    assert loaded == "False"
+    assert set(diffsound.__all__) <= set(names)

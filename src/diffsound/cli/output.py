@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
+from diffsound.audio.player import find_player, play
 from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.names import FORMATS, layer_paths, slug
@@ -26,23 +25,6 @@ if TYPE_CHECKING:
     from diffsound.judges.ranking import Ranker
 
 STANDARD_OUTPUT = Path("-")
-
-
-class _Player(NamedTuple):
-    """options: before the file. formats: what it plays. platform: the only one that has it."""
-
-    options: tuple[str, ...]
-    formats: frozenset[str]
-    platform: str | None
-
-
-_PLAYERS = {
-    "afplay": _Player((), frozenset({"wav", "flac", "mp3"}), "darwin"),
-    "pw-play": _Player((), frozenset({"wav", "flac", "ogg"}), "linux"),
-    "paplay": _Player((), frozenset({"wav", "flac", "ogg"}), "linux"),
-    "aplay": _Player(("-q",), frozenset({"wav"}), "linux"),
-    "ffplay": _Player(("-nodisp", "-autoexit", "-loglevel", "quiet"), frozenset(FORMATS), None),
-}
 
 
 def make_sounds(
@@ -283,27 +265,3 @@ def _tell(line: str) -> None:
         typer.echo(line)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def find_player(file_format: str) -> list[str]:
-    """The command that plays such files; refused when there is none."""
-    players = {
-        name: player
-        for name, player in _PLAYERS.items()
-        if file_format.lower() in player.formats and player.platform in (None, sys.platform)
-    }
-    for name, player in players.items():
-        if path := shutil.which(name):
-            return [path, *player.options]
-    raise InputError(
-        f"no player for .{file_format} files was found; install {' or '.join(players)}"
-    )
-
-
-def play(player: list[str], path: Path) -> None:
-    """Play a file to its end."""
-    result = subprocess.run([*player, str(path.absolute())], capture_output=True, text=True)
-    if result.returncode:
-        said = (result.stderr or result.stdout).strip().splitlines()
-        reason = said[-1] if said else f"exit code {result.returncode}"
-        raise AudioError(f"{Path(player[0]).name} could not play {path}: {reason}")
