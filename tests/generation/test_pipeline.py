@@ -99,7 +99,7 @@ def test_generation_leaves_the_global_random_state_alone(pipeline: TextToSound) 
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_candidates_and_lists_are_what_single_calls_make(tiny_bundle: Bundle) -> None:
+def test_candidates_and_lists_equal_single_calls(tiny_bundle: Bundle) -> None:
     # Micro-batches of two, so that the five jobs are split across batches.
     pipeline = TextToSound(tiny_bundle, max_batch_seconds=2.5)
     together = pipeline(["rain", "a long sentence about a dog"], num_candidates=2, seed=8)
@@ -129,7 +129,7 @@ def test_the_number_of_threads_changes_nothing(
         assert np.array_equal(sound.wave, made[0].wave)
 
 
-def test_torch_threads_are_given_back() -> None:
+def test_the_number_of_torch_threads_is_restored() -> None:
     before = torch.get_num_threads()
     seen: list[int] = []
 
@@ -231,7 +231,7 @@ def test_bad_input_is_one_line(pipeline: TextToSound, arguments: dict, message: 
 @pytest.mark.parametrize(
     "prompt", ["犬が吠える", "🐶🐶🐶", "e\u0301", "\u202edog", "DROP TABLE;--", "'\""]
 )
-def test_any_unicode_is_fine(pipeline: TextToSound, prompt: str) -> None:
+def test_any_unicode_prompt_makes_a_sound(pipeline: TextToSound, prompt: str) -> None:
     assert np.isfinite(pipeline(prompt, seed=0, num_inference_steps=1)[0].wave).all()
 
 
@@ -257,7 +257,7 @@ def test_int8_backend(name: str, request: pytest.FixtureRequest, tmp_path) -> No
         networks(rough.bundle, "int8", "cuda")
 
 
-def test_a_bundle_says_who_runs_it_on_a_cpu(
+def test_a_bundle_chooses_its_backend_on_a_cpu(
     tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_defaults(tiny_bundle, backend="int8").save_pretrained(tmp_path / "bundle")
@@ -278,7 +278,7 @@ def test_a_bundle_says_who_runs_it_on_a_cpu(
 
 
 @pytest.mark.parametrize("columns", [6, 40])
-def test_int8_rounds_alike_with_any_number_of_threads(columns: int) -> None:
+def test_int8_results_do_not_depend_on_the_number_of_threads(columns: int) -> None:
     """Two cores sum a column's 1024 numbers otherwise than one, and int8 would make much of it."""
     torch.manual_seed(0)
     config = DiffsoundConfig(

@@ -45,7 +45,7 @@ def _same(left: TextFeatures, right: TextFeatures) -> bool:
 
 
 @given(st.lists(st.lists(st.text(max_size=5), min_size=1, max_size=6), max_size=6))
-def test_cached_features_are_the_features(calls: list[list[str]]) -> None:
+def test_cached_features_equal_the_encoder_s(calls: list[list[str]]) -> None:
     cached = CachedTextEncoder(LetterEncoder(), max_entries=3)
     for texts in calls:
         assert _same(cached(texts), LetterEncoder()(texts))
@@ -60,7 +60,7 @@ def test_each_text_is_encoded_once() -> None:
     assert (cached.dim, cached.fingerprint) == (3, "letters-1")
 
 
-def test_memory_keeps_the_texts_used_last() -> None:
+def test_memory_keeps_the_most_recently_used_texts() -> None:
     inner = LetterEncoder()
     cached = CachedTextEncoder(inner, max_entries=2)
     for text in ("a", "b", "a", "c"):  # drops b
@@ -73,7 +73,7 @@ def test_memory_keeps_the_texts_used_last() -> None:
     assert inner.encoded == ["b"]
 
 
-def test_disk_outlives_the_process(tmp_path: Path) -> None:
+def test_the_disk_cache_is_reused_by_another_process(tmp_path: Path) -> None:
     CachedTextEncoder(LetterEncoder(), tmp_path)(["rain", "dog", ""])
     inner = LetterEncoder()
     again = CachedTextEncoder(inner, tmp_path)(["dog", "", "rain"])
@@ -81,7 +81,7 @@ def test_disk_outlives_the_process(tmp_path: Path) -> None:
     assert _same(again, LetterEncoder()(["dog", "", "rain"]))
 
 
-def test_another_encoder_does_not_read_the_entries(tmp_path: Path) -> None:
+def test_encoders_do_not_share_entries(tmp_path: Path) -> None:
     CachedTextEncoder(LetterEncoder(), tmp_path)(["rain"])
     other = LetterEncoder()
     other.fingerprint = "letters-2"
@@ -110,7 +110,7 @@ def test_damaged_entries_are_made_again(tmp_path: Path, damage: bytes | str) -> 
     assert inner.encoded == []
 
 
-def test_a_disk_that_takes_nothing_only_warns(tmp_path: Path) -> None:
+def test_an_unwritable_cache_folder_only_warns(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     cached = CachedTextEncoder(LetterEncoder(), blocked)
@@ -119,7 +119,7 @@ def test_a_disk_that_takes_nothing_only_warns(tmp_path: Path) -> None:
     assert _same(features, LetterEncoder()(["rain"]))
 
 
-def test_threads_share_it(tmp_path: Path) -> None:
+def test_threads_can_share_a_cache(tmp_path: Path) -> None:
     cached = CachedTextEncoder(LetterEncoder(), tmp_path, max_entries=5)
     texts = [[f"text {number % 13}", "rain"] for number in range(200)]
     with ThreadPoolExecutor(8) as pool:

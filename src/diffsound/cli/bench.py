@@ -1,4 +1,4 @@
-"""`diffsound bench`: how fast it is on this machine."""
+"""`diffsound bench`: the speed on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diffsound.cli import options
 @options.spread
 def command(
     duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds of sound.")] = 10.0,
-    repeats: Annotated[int, typer.Option(help="Number of runs; the median counts.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of runs; their median is shown.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
     model: options.ModelOptions,

@@ -38,7 +38,7 @@ def command(
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Teach a model your own sounds. One in eight is held out, to stop before it over-fits.
+    """Teach a model your own sounds. One in eight is held out, to stop before it overfits.
 
     \b
     Examples:

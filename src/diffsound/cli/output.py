@@ -1,4 +1,4 @@
-"""From options to files: make the sounds, write them, say what was written, play them."""
+"""From options to files: make the sounds, write them, print their paths, play them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def make_sounds(
 ) -> None:
     """Draw sounds with `draw(pipeline, **options)`, write them, and play them if asked.
 
-    What cannot be written or played is refused before the model is loaded.
-    keep: how many of the candidates `draw` gives back, if not all. ranker: what chooses them.
+    Targets that cannot be written or played are refused before the model is loaded.
+    keep: number of candidates that `draw` returns; None is all. ranker: chooses them.
     """
     target.check()
     player = find_player(target.ending) if making.play_it else None
@@ -103,7 +103,7 @@ class Target:
         file_format: str | None = None,
         stems: bool = False,
     ) -> Target:
-        """What the options ask for; those that would be ignored are refused."""
+        """The target that the options describe; options that would be ignored are refused."""
         output = making.output
         if output == STANDARD_OUTPUT:
             unused = {
@@ -159,7 +159,7 @@ class Target:
             raise AudioError(f"the folder {self.output.parent} does not exist")
 
     def paths(self, prompt: str, seeds: Sequence[int], count: int) -> list[Path]:
-        """Every path that may be written: `count` sounds out of those with these seeds."""
+        """Every path that may be written for `count` sounds with some of these seeds."""
         if self.output is None:
             return [self._named(prompt, seed) for seed in seeds]
         return [self._numbered(place, count) for place in range(count)]
@@ -184,7 +184,7 @@ class Target:
                     )
 
     def _beside(self, path: Path) -> list[Path]:
-        """The files that a sound at `path` may come with, and itself."""
+        """The file of a sound, and those that may be written beside it."""
         from diffsound.text.scene import MOST_VOICES
 
         pictures = [path.with_suffix(".png")] if self.spectrogram else []
@@ -202,7 +202,7 @@ class Target:
 
 
 def choose_seeds(seed: int | None, candidates: int) -> list[int]:
-    """The candidates' seeds; drawn here if none is given, so that file names are known at once."""
+    """The candidates' seeds; drawn here if none is given, so that file names are known early."""
     first = secrets.randbelow(SHORT_SEEDS) if seed is None else seed
     return [first + place for place in range(max(1, candidates))]
 
@@ -215,7 +215,7 @@ def write_sounds(
     as_json: bool = False,
     quiet: bool = False,
 ) -> Iterator[Path]:
-    """Save every sound and say where it is; gives the paths one by one."""
+    """Save every sound and print its path; yields the paths."""
     for place, sound in enumerate(sounds):
         path = target.path(sound, place, len(sounds))
         try:
@@ -251,7 +251,7 @@ def write_sounds(
 
 
 def _write_to_stdout(data: bytes) -> None:
-    """A reader that has gone away is none of our business."""
+    """Write to standard output; a reader that closed the pipe is not an error."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -260,7 +260,7 @@ def _write_to_stdout(data: bytes) -> None:
 
 
 def _tell(line: str) -> None:
-    """Print a line; a reader that has gone away (`| head -1`) costs no sound."""
+    """Print a line; if the reader closed the pipe (`| head -1`), sounds are still written."""
     try:
         typer.echo(line)
     except BrokenPipeError:

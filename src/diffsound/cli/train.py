@@ -34,7 +34,7 @@ DryOption = Annotated[bool, typer.Option("--dry-run", help="Only estimate size, 
 
 
 def _command(stage: str) -> Callable[..., None]:
-    """The command that trains a stage: all of them take the same options."""
+    """The command that trains a stage; all stages take the same options."""
 
     def train(
         config: ConfigOption,

@@ -16,7 +16,7 @@ def command(
     device: Device = "cpu",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Open the web page: type, press Enter, hear.
+    """Open the web page: type, press Enter, listen.
 
     \b
     Examples:
@@ -38,5 +38,5 @@ def command(
 
     values = {"bundles": tuple(bundle or ()), "host": host, "port": port, "device": device}
     settings = parse_config(ServerSettings, values, source="ui")
-    # One person at a page: only what goes wrong is worth a line.
+    # For one person at a page, only warnings and errors are worth a line.
     run(settings, extra="ui", log_level=logging.WARNING, on_ready=on_ready)

@@ -19,7 +19,7 @@ from diffsound.text.features import TextEncoder, TextFeatures
 
 
 class CachedTextEncoder:
-    """A text encoder in front of another one, giving the same features.
+    """A text encoder that caches the features of another one.
 
     Entries are addressed by the encoder's fingerprint and the text, so a directory may be shared
     by encoders and processes and never needs clearing. Memory holds the `max_entries` texts used
@@ -34,7 +34,7 @@ class CachedTextEncoder:
         max_entries: int = 4096,
     ) -> None:
         if max_entries < 1:
-            raise InputError(f"a text cache needs room for one entry or more, not {max_entries}")
+            raise InputError(f"a text cache needs room for at least one entry, not {max_entries}")
         self._encoder = encoder
         self._fingerprint = encoder.fingerprint
         self._directory = None if directory is None else Path(directory) / self._fingerprint
@@ -55,7 +55,7 @@ class CachedTextEncoder:
     def __call__(self, texts: Sequence[str]) -> TextFeatures:
         """Features of `texts`, encoding only those not seen before."""
         if isinstance(texts, str) or not texts:
-            raise InputError("give a list of one text or more to encode")
+            raise InputError("give a list of at least one text to encode")
         found: dict[str, TextFeatures] = {}
         missing: list[str] = []
         for text in dict.fromkeys(texts):
