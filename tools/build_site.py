@@ -25,9 +25,9 @@ EXAMPLES = PACKAGE / "serving" / "web" / "examples"
 
 LISTENING = """# Listen
 
-The same prompts, made by {models}. Nothing is picked: every prompt has the seed of its place in the
-list, and the bad ones are included. A gallery adds spectrograms, and how well the model knows each
-prompt.
+{count} prompts, each made by {models}. Nothing is picked: every prompt has the seed of its place in
+the list, and the bad ones are included. The heading of a column leads to its gallery, with
+spectrograms and how well the model knows each prompt.
 
 """
 
@@ -62,7 +62,7 @@ def listening_page(shown: list[Gallery]) -> str:
     rows = [["prompt", *links], ["---"] * (len(shown) + 1)]
     rows += [[prompt, *(_player(gallery, prompt) for gallery in shown)] for prompt in prompts]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return LISTENING.format(models=models) + table + "\n"
+    return LISTENING.format(count=len(prompts), models=models) + table + "\n"
 
 
 def _player(gallery: Gallery, prompt: str) -> str:
