@@ -50,7 +50,7 @@ def galleries(docs: Path) -> list[Gallery]:
 
 
 def _clips(page: Path) -> dict[str, str]:
-    entry = r'^## \d+\. ([^\n]+)$.*?<audio [^>]*src="\.\./([^"]+)"'
+    entry = r'^## \d+\. ([^\n]+)$.*?<audio [^>]*src="([^"]+)"'
     return dict(re.findall(entry, page.read_text(encoding="utf-8"), flags=re.M | re.S))
 
 
@@ -68,8 +68,7 @@ def listening_page(shown: list[Gallery]) -> str:
 def _player(gallery: Gallery, prompt: str) -> str:
     if prompt not in gallery.clips:
         return ""
-    # Relative to the page's own folder in the site, listening/.
-    source = f"../{gallery.folder}{gallery.clips[prompt]}"
+    source = gallery.folder + gallery.clips[prompt]
     return f'<audio controls preload="none" src="{source}"></audio>'
 
 
@@ -81,6 +80,11 @@ def build(out: Path) -> None:
         shutil.copytree(ROOT / "docs", docs)
         shutil.copy(MODEL_CARD, docs / "model-card.md")
         shutil.copytree(EXAMPLES, docs / "examples")
+        # Galleries name their sounds as from the built page, Zensical reads addresses in HTML as
+        # from the source.
+        for gallery in docs.rglob("gallery.md"):
+            text = gallery.read_text(encoding="utf-8")
+            gallery.write_text(text.replace(' src="../gallery/', ' src="gallery/'), "utf-8")
         page = listening_page(galleries(docs))
         (docs / "listening.md").write_text(page, encoding="utf-8")
         shutil.copy(ROOT / "mkdocs.yml", root)

@@ -134,9 +134,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_listening_page_has_a_column_for_each_version(tmp_path: Path) -> None:
-    entry = (
-        '## {0}. {1}\n\n![picture](x.png)\n\n<audio controls src="../gallery/{0}.ogg"></audio>\n'
-    )
+    entry = '## {0}. {1}\n\n![picture](x.png)\n\n<audio controls src="gallery/{0}.ogg"></audio>\n'
     now, old = tmp_path / "gallery.md", tmp_path / "versions" / "0.1" / "gallery.md"
     old.parent.mkdir(parents=True)
     now.write_text(entry.format(1, "a dog barks") + entry.format(2, "rain"))
@@ -145,10 +143,10 @@ def test_the_listening_page_has_a_column_for_each_version(tmp_path: Path) -> Non
     assert table[0] == "| prompt | [this version](gallery.md) | [0.1](versions/0.1/gallery.md) |"
     dog, rain = ([cell.strip() for cell in row.split("|")[1:-1]] for row in table[2:])
     assert dog[0] == "a dog barks"
-    assert 'src="../gallery/1.ogg"' in dog[1]
+    assert 'src="gallery/1.ogg"' in dog[1]
     assert dog[2] == ""
-    assert 'src="../gallery/2.ogg"' in rain[1]
-    assert 'src="../versions/0.1/gallery/1.ogg"' in rain[2]
+    assert 'src="gallery/2.ogg"' in rain[1]
+    assert 'src="versions/0.1/gallery/1.ogg"' in rain[2]
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
