@@ -135,7 +135,7 @@ def test_official_clip_keeps_its_77_positions(clip_folder: Path, tmp_path: Path)
 
 
 def test_refusals() -> None:
-    with pytest.raises(InputError, match="room for one entry"):
+    with pytest.raises(InputError, match="room for at least one entry"):
         CachedTextEncoder(LetterEncoder(), max_entries=0)
-    with pytest.raises(InputError, match="list of one text"):
+    with pytest.raises(InputError, match="list of at least one text"):
         CachedTextEncoder(LetterEncoder())([])
