@@ -68,7 +68,7 @@ dist: $(VENV)/.dev
 
 # The documentation as a site, in site/.
 docs: $(VENV)/.dev
-	$(BIN)/python -m mkdocs build --strict
+	$(BIN)/python tools/build_site.py
 
 # torch goes first and pinned: a looser requirement would bring gigabytes of GPU libraries.
 $(VENV)/.core: pyproject.toml constraints.txt

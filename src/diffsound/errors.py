@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class DiffsoundError(Exception):
-    """Something the user can put right; its message says what was wrong, where, and what to do."""
+    """An error the user can fix; its message says what was wrong, where, and what to do."""
 
 
 class InputError(DiffsoundError, ValueError):

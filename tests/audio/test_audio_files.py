@@ -56,7 +56,7 @@ def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
 
 
 @pytest.mark.parametrize("format", AUDIO_FORMATS)
-def test_what_is_written_is_read_back(tmp_path: Path, format: str) -> None:
+def test_a_written_file_reads_back(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"tone.{format.upper()}"
     write_audio(path, tone(), RATE)
     wave = read_audio(path)
@@ -128,7 +128,7 @@ def test_a_truncated_file_is_refused(format: str, share: float) -> None:
     ],
     ids=["empty", "text", "RIFF only", "ID3 only", "OGG only", "bytes"],
 )
-def test_what_is_no_audio_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_a_file_that_is_not_audio_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "bad.wav"
     path.write_bytes(content)
     with pytest.raises(AudioError) as error:
@@ -152,7 +152,7 @@ def test_damaged_files_give_a_wave_or_an_audio_error(data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
+def test_nan_and_infinite_samples_are_refused(bad: float) -> None:
     samples = tone()
     samples[100] = bad
     buffer = io.BytesIO()
@@ -217,14 +217,14 @@ def test_a_loud_wave_is_scaled_as_a_whole() -> None:
     ("format", "bits", "subtype"),
     [("wav", 24, "PCM_24"), ("wav", 32, "FLOAT"), ("flac", 24, "PCM_24")],
 )
-def test_more_bits(format: str, bits: int, subtype: str) -> None:
+def test_24_and_32_bits_keep_more_precision(format: str, bits: int, subtype: str) -> None:
     data = encode_audio(tone(), RATE, format, bits=bits)
     assert soundfile.info(io.BytesIO(data)).subtype == subtype
     assert np.abs(read_audio(io.BytesIO(data)) - tone()).max() < 1e-6
 
 
 @pytest.mark.parametrize(("format", "bits"), [("flac", 32), ("mp3", 24), ("wav", 8), ("aiff", 16)])
-def test_what_a_format_cannot_hold_is_refused(format: str, bits: int) -> None:
+def test_bit_depths_a_format_cannot_store_are_refused(format: str, bits: int) -> None:
     with pytest.raises(AudioError, match="bits in"):
         encode_audio(tone(), RATE, format, bits=bits)
 
@@ -253,7 +253,7 @@ def test_metadata_is_read_back(tmp_path: Path, format: str, metadata: dict[str, 
 
 
 @pytest.mark.parametrize("format", AUDIO_FORMATS)
-def test_files_of_others_have_no_metadata(format: str) -> None:
+def test_files_of_other_programs_have_no_metadata(format: str) -> None:
     assert read_metadata(io.BytesIO(encode_audio(tone(), RATE, format))) == {}
     buffer = io.BytesIO()
     with soundfile.SoundFile(buffer, "w", RATE, 1, format=format.upper()) as file:
@@ -262,7 +262,7 @@ def test_files_of_others_have_no_metadata(format: str) -> None:
     assert read_metadata(buffer) == {}
 
 
-def test_the_comment_of_a_wav_is_one_other_programs_see() -> None:
+def test_other_programs_can_read_the_comment_of_a_wav() -> None:
     data = encode_audio(tone(), RATE, metadata={"prompt": "rain"})
     with soundfile.SoundFile(io.BytesIO(data)) as file:
         assert file.comment == '{"prompt": "rain"}'
@@ -283,7 +283,7 @@ def test_riff_comments_keep_the_chunks_aligned(samples: int, comment: str) -> No
     ]
 
 
-def test_a_torch_wave_is_taken() -> None:
+def test_a_torch_tensor_can_be_written() -> None:
     assert encode_audio(torch.from_numpy(tone()), RATE) == encode_audio(tone(), RATE)
 
 
@@ -334,10 +334,10 @@ def test_a_target_that_cannot_be_written_is_refused(tmp_path: Path, name: str) -
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_existing_file_is_kept_unless_told_otherwise(tmp_path: Path) -> None:
+def test_an_existing_file_is_kept_without_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(b"precious")
-    with pytest.raises(AudioError, match="exists already"):
+    with pytest.raises(AudioError, match="already exists"):
         write_audio(path, tone(), RATE)
     assert path.read_bytes() == b"precious"
     write_audio(path, tone(), RATE, overwrite=True)
@@ -392,7 +392,7 @@ def test_to_mono_averages() -> None:
     np.testing.assert_array_equal(to_mono(tone()), tone())
 
 
-def test_resampling_keeps_what_both_rates_can_hold_and_nothing_else() -> None:
+def test_resampling_keeps_only_frequencies_below_both_nyquist_limits() -> None:
     down = resample(tone(rate=48000, hertz=1000), 48000, RATE)
     assert np.abs(down - tone(hertz=1000))[500:-500].max() < 1e-3
     gone = resample(tone(rate=48000, hertz=15000), 48000, RATE)
@@ -400,7 +400,7 @@ def test_resampling_keeps_what_both_rates_can_hold_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe.wav", "folder.wav", "device.wav"])
-def test_what_is_no_regular_file_is_refused_without_blocking(tmp_path: Path, name: str) -> None:
+def test_pipes_and_devices_are_refused_without_blocking(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
     (tmp_path / "folder.wav").mkdir()
     (tmp_path / "device.wav").symlink_to("/dev/zero")

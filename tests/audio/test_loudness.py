@@ -40,7 +40,7 @@ def test_the_target_is_reached_in_the_written_file(seconds: float, target: float
     assert integrated_loudness(read_audio(io.BytesIO(data)), RATE) == pytest.approx(target, abs=0.1)
 
 
-def test_the_peak_wins_over_the_target() -> None:
+def test_the_peak_limit_takes_precedence_over_the_loudness() -> None:
     click = np.zeros(RATE, dtype=np.float32)
     click[::2000] = 0.5
     loud = to_loudness(click, RATE, -5.0)

@@ -135,7 +135,7 @@ def test_silence_has_a_finite_gradient() -> None:
     assert wave.grad.isfinite().all()
 
 
-def test_half_precision_costs_only_the_rounding_of_the_wave() -> None:
+def test_half_precision_only_rounds_the_wave() -> None:
     wave = torch.randn(1, 8192).bfloat16()
     expected = MelFrontEnd(MelConfig())(wave.float())
     cast = MelFrontEnd(MelConfig()).bfloat16()
@@ -144,13 +144,13 @@ def test_half_precision_costs_only_the_rounding_of_the_wave() -> None:
     torch.testing.assert_close(mel, expected)
 
 
-def test_the_quick_way_is_near_the_precise_one() -> None:
+def test_the_fast_path_is_close_to_the_precise_one() -> None:
     wave = torch.from_numpy(signals()["decay"]).float()[None]
     quick = MelFrontEnd(MelConfig(), precise=False)(wave)
     torch.testing.assert_close(quick, MelFrontEnd(MelConfig())(wave), atol=1e-3, rtol=0)
 
 
-def test_nothing_of_it_is_saved_with_a_model() -> None:
+def test_the_front_end_adds_nothing_to_a_checkpoint() -> None:
     assert MelFrontEnd(MelConfig()).state_dict() == {}
 
 

@@ -105,7 +105,7 @@ def test_a_mel_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 @given(samples=st.integers(1, 500), points=st.integers(1, 60))
 @settings(deadline=None)
-def test_the_outline_holds_every_extreme(samples: int, points: int) -> None:
+def test_the_envelope_contains_every_extreme(samples: int, points: int) -> None:
     wave = np.random.default_rng(samples).standard_normal(samples).astype(np.float32)
     outline = envelope(wave, points)
     assert outline.shape == (points, 2)

@@ -53,7 +53,7 @@ def test_an_empty_prompt_in_a_csv_is_skipped_and_reported(
     assert {p.name for p in (tmp_path / "out").glob("*.wav")} == {"rain-1.wav"}
 
 
-def test_ctrl_c_leaves_whole_files_and_the_next_run_goes_on(
+def test_ctrl_c_leaves_whole_files_and_the_next_run_resumes(
     tmp_path: Path, tiny_folder: Path
 ) -> None:
     count = 400

@@ -32,7 +32,7 @@ def test_table_and_json(tiny_folder: Path) -> None:
     assert min(times["stages"].values()) >= 0
 
 
-def test_a_stage_does_not_count_what_it_waits_for() -> None:
+def test_a_stage_s_time_excludes_waiting_for_other_stages() -> None:
     class Slow:
         bundle = SimpleNamespace(judges={})
         decoder: Slow
@@ -59,6 +59,6 @@ def test_a_stage_does_not_count_what_it_waits_for() -> None:
     assert vars(slow) == {"decoder": slow}  # nothing is left of it
 
 
-def test_no_repeats(tiny_folder: Path) -> None:
+def test_bench_needs_at_least_one_repeat(tiny_folder: Path) -> None:
     with pytest.raises(InputError, match="repeats"):
         measure(tiny_folder, repeats=0)

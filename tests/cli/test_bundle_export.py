@@ -38,7 +38,7 @@ def test_export_int8_and_run(tmp_path: Path, tiny_folder: Path) -> None:
         assert done.stderr.count("\n") == 1
 
 
-def test_a_copy_is_the_bundle(tmp_path: Path, tiny_folder: Path) -> None:
+def test_a_copied_bundle_has_the_same_files(tmp_path: Path, tiny_folder: Path) -> None:
     copy_bundle(tiny_folder, tmp_path / "copy")
     assert {p.name: p.read_bytes() for p in (tmp_path / "copy").iterdir()} == {
         p.name: p.read_bytes() for p in tiny_folder.iterdir() if p.is_file()

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from cli_support import RUN
+from diffsound.audio.player import find_player, play
 from diffsound.cli.main import with_verb
-from diffsound.cli.output import Target, choose_seeds, find_player, play
+from diffsound.cli.output import Target, choose_seeds
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.pipeline import TextToSound
 
@@ -26,7 +27,7 @@ def player(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_play_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_play_uses_an_installed_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(InputError, match=r"no player for .wav files .*install afplay or ffplay$"):
@@ -73,7 +74,7 @@ def test_generate_plays_and_names_and_never_overwrites(tmp_path: Path, tiny_fold
     assert len(list(work.iterdir())) == 3
 
 
-def test_names_are_known_before_the_work(tmp_path: Path) -> None:
+def test_existing_files_are_refused_before_generation(tmp_path: Path) -> None:
     target = Target(tmp_path / "x.wav")
     assert [p.name for p in target.paths("rain", [1, 2, 3], 2)] == ["x-1.wav", "x-2.wav"]
     (tmp_path / "x-2.wav").touch()
@@ -91,11 +92,11 @@ def test_names_are_known_before_the_work(tmp_path: Path) -> None:
         (("--candidates", "2", "--keep", "3"), "--keep must be from 1 to the 2"),
         (("--candidates", "2", "--keep", "0"), "--keep must be from 1 to the 2"),
         (("--candidates", "2", "--keep", "1"), "no captioner"),
-        (("--captioner", "run"), "--captioner belongs to --keep"),
+        (("--captioner", "run"), "--captioner works only with --keep"),
         (("--candidates", "2", "--keep", "1", "--captioner", "run"), "run"),
     ],
 )
-def test_keep_needs_candidates_and_a_judge(
+def test_keep_needs_candidates_and_a_ranker(
     tmp_path: Path, tiny_folder: Path, options: tuple[str, ...], message: str
 ) -> None:
     done = subprocess.run(
@@ -131,7 +132,7 @@ def test_keep_writes_the_best_first(
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path, tiny_folder: Path) -> None:
+def test_ctrl_c_leaves_no_file(tmp_path: Path, tiny_folder: Path) -> None:
     command = [*RUN, "rain", "-b", str(tiny_folder), "--duration", "30", "--steps", "10"]
     command += ["--candidates", "100", "--output-dir", str(tmp_path / "out")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -25,7 +25,7 @@ from diffsound.generation.names import slug
 from diffsound.generation.pipeline import TextToSound
 
 
-def test_generate_writes_where_it_says(tmp_path: Path, tiny_folder: Path) -> None:
+def test_generate_prints_the_path_it_writes(tmp_path: Path, tiny_folder: Path) -> None:
     result = diffsound(
         "a dog barks",
         "-b",
@@ -132,7 +132,7 @@ def test_bad_input_is_one_line_and_exit_2(
         ),
     ],
 )
-def test_messages_speak_of_commands_and_options(
+def test_messages_name_commands_and_options(
     here: Here, tiny_folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     is_prompt = arguments[0] in ("rain", "edit")
@@ -202,7 +202,7 @@ def test_info_shows_the_recipe_and_remake_makes_the_same_sound(
         {"prompt": "rain", "seed": -1, "duration": "long"},
     ],
 )
-def test_a_recipe_from_a_stranger_does_no_harm(
+def test_a_hostile_recipe_is_harmless(
     here: Here, tiny_folder: Path, recipe: dict[str, object]
 ) -> None:
     write_audio("x.wav", np.zeros(22050), 22050, metadata={"diffsound": recipe})
@@ -237,7 +237,9 @@ def test_what_cannot_be_remade_is_refused(here: Here, tiny_folder: Path) -> None
     assert sorted(Path().iterdir()) == files
 
 
-def test_an_edit_without_a_prompt_takes_the_file_s_own(here: Here, tiny_folder: Path) -> None:
+def test_an_edit_without_a_prompt_uses_the_prompt_in_the_file(
+    here: Here, tiny_folder: Path
+) -> None:
     bundle = ("-b", str(tiny_folder))
     assert here("rain on a roof", "-o", "a.mp3", *bundle)[0] == 0
     for verb, *options in (("extend", "--seconds", "0.5"), ("vary", "--strength", "0.3")):
@@ -329,6 +331,6 @@ def test_slug(prompt: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_the_list_of_verbs_says_what_their_help_says(verb: str) -> None:
+def test_the_list_of_verbs_agrees_with_their_help(verb: str) -> None:
     shown = " ".join(CliRunner().invoke(build_app(), [verb, "--help"]).output.split())
     assert COMMANDS[verb].removesuffix(".") in shown

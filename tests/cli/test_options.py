@@ -52,7 +52,7 @@ def test_the_same_seed_makes_the_same_file(generate: Generate) -> None:
     assert first != other
 
 
-def test_without_a_seed_every_take_is_another(generate: Generate) -> None:
+def test_without_a_seed_every_call_differs(generate: Generate) -> None:
     assert generate()["file"] != generate()["file"]
 
 
@@ -100,7 +100,9 @@ def test_spectrogram(generate: Generate) -> None:
         assert picture.size[0] > 20
 
 
-def test_overwrite_is_asked_for(generate: Generate, here: Here, tiny_folder: Path) -> None:
+def test_files_are_replaced_only_with_overwrite(
+    generate: Generate, here: Here, tiny_folder: Path
+) -> None:
     generate("-o", "x.wav", "--seed", "1")
     before = Path("x.wav").read_bytes()
     for arguments in (
@@ -113,12 +115,12 @@ def test_overwrite_is_asked_for(generate: Generate, here: Here, tiny_folder: Pat
     assert Path("x.wav").read_bytes() != before
 
 
-def test_quiet_says_nothing(here: Here, tiny_folder: Path) -> None:
+def test_quiet_prints_nothing(here: Here, tiny_folder: Path) -> None:
     assert here("rain", "-b", str(tiny_folder), "-o", "x.wav", "--quiet") == (0, "", "")
     assert Path("x.wav").exists()
 
 
-def test_a_bar_for_a_terminal_and_none_elsewhere(tmp_path: Path, tiny_folder: Path) -> None:
+def test_the_progress_bar_shows_only_on_a_terminal(tmp_path: Path, tiny_folder: Path) -> None:
     """On a terminal a bar is drawn on stderr and wiped away; stdout has the result alone."""
     ours, theirs = pty.openpty()
     command = [*RUN, "rain", "-b", str(tiny_folder), "-o", "x.wav", "--steps", "10"]
@@ -145,7 +147,7 @@ def test_a_bar_for_a_terminal_and_none_elsewhere(tmp_path: Path, tiny_folder: Pa
     assert done.stderr == b""
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, tiny_folder: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path, tiny_folder: Path) -> None:
     """As in `diffsound … | head -1`: every sound is written all the same."""
     command = [*RUN, "rain", "-b", str(tiny_folder), "--candidates", "3"]
     process = subprocess.Popen(
@@ -162,6 +164,6 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, tiny_folder: Path) 
 
 
 @pytest.mark.parametrize("words", ["rain --volume 3", "edit inpaint a.wav rain", "data sort x"])
-def test_the_checker_of_documented_lines_can_fail(words: str) -> None:
+def test_the_checker_of_documented_commands_can_fail(words: str) -> None:
     with pytest.raises(Exception, match=r"No such|Missing"):
         check_parses(words.split())

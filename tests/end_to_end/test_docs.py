@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import build_site as site
 import diffsound
 import docs_runner
 from cli_support import RUN, check_parses
@@ -105,21 +106,47 @@ def test_the_reference_names_the_whole_public_api() -> None:
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "index.html").exists()
+    site.build(tmp_path)
     pages = {path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
     assert not any("fonts.googleapis" in text for text in pages.values())
-    clips = [
+    # Zensical checks links and anchors, but neither pictures, sounds nor the menu.
+    menu = re.findall(r": ([\w-]+)\.md$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    menu.remove("index")
+    assert [name for name in menu if not (tmp_path / name / "index.html").exists()] == []
+    shown = [
         page.parent / source
         for page, text in pages.items()
-        for source in re.findall(r'<audio [^>]*src="([^"]+)"', text)
+        for source in re.findall(r'<(?:audio|img) [^>]*src="([^":]+)"', text)
     ]
-    assert len(clips) >= 6
-    assert [clip for clip in clips if not clip.exists()] == []
+    assert sum(file.suffix == ".ogg" for file in shown) >= 6 + 2 * 24
+    assert [file for file in shown if not file.exists()] == []
     reference = (tmp_path / "reference" / "index.html").read_text(encoding="utf-8")
     assert [name for name in DOCUMENTED if f'{name}"' not in reference] == []
+
+
+def test_a_broken_link_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = tmp_path / "README.md"
+    card.write_text("# Card\n\n[nowhere](missing.md)\n")
+    monkeypatch.setattr(site, "MODEL_CARD", card)
+    with pytest.raises(subprocess.CalledProcessError):
+        site.build(tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+def test_the_listening_page_has_a_column_for_each_version(tmp_path: Path) -> None:
+    entry = '## {0}. {1}\n\n![picture](x.png)\n\n<audio controls src="gallery/{0}.ogg"></audio>\n'
+    now, old = tmp_path / "gallery.md", tmp_path / "versions" / "0.1" / "gallery.md"
+    old.parent.mkdir(parents=True)
+    now.write_text(entry.format(1, "a dog barks") + entry.format(2, "rain"))
+    old.write_text(entry.format(1, "rain"))
+    table = site.listening_page(site.galleries(tmp_path)).split("\n\n")[-1].splitlines()
+    assert table[0] == "| prompt | [this version](gallery.md) | [0.1](versions/0.1/gallery.md) |"
+    dog, rain = ([cell.strip() for cell in row.split("|")[1:-1]] for row in table[2:])
+    assert dog[0] == "a dog barks"
+    assert 'src="gallery/1.ogg"' in dog[1]
+    assert dog[2] == ""
+    assert 'src="gallery/2.ogg"' in rain[1]
+    assert 'src="versions/0.1/gallery/1.ogg"' in rain[2]
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)

@@ -113,7 +113,7 @@ def test_extend(pipeline: TextToSound, clip: np.ndarray) -> None:
     assert np.array_equal(sound.tokens[:, :full], tokens_of(pipeline, clip)[:, :full])
 
 
-def test_vary_is_nearer_when_weaker() -> None:
+def test_a_weaker_variation_stays_closer_to_the_clip() -> None:
     # The mask matrix carries visible tokens over; an untrained network would not.
     decoder = tiny_diffsound().model_copy(update={"schedule": ScheduleConfig(transition="mask")})
     pipeline = TextToSound(make_bundle(decoder))
@@ -125,7 +125,7 @@ def test_vary_is_nearer_when_weaker() -> None:
     assert shares[0] > shares[1] + 0.2
 
 
-def test_an_own_sound_is_edited_by_its_own_tokens(pipeline: TextToSound) -> None:
+def test_editing_a_sound_uses_its_tokens(pipeline: TextToSound) -> None:
     (original,) = pipeline("rain", duration=2, seed=1)
     (edited,) = pipeline.inpaint(original, "a bell", 1.0, 1.5, seed=2)
     column = 256 * pipeline.bundle.codec.time_stride

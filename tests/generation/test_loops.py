@@ -39,7 +39,7 @@ def test_the_shipped_model_makes_loops_without_a_seam(prompt: str) -> None:
     assert without.worst > 1.4 * with_loop.worst
 
 
-def test_a_ring_keeps_its_samples_when_nothing_is_to_be_cut() -> None:
+def test_a_ring_of_the_right_length_keeps_its_samples() -> None:
     ring = noise(RATE)
     assert np.allclose(close(np.tile(ring, 2), RATE, RATE, RATE), ring, atol=1e-6)
 
@@ -55,7 +55,7 @@ def test_a_ring_is_cut_to_length_without_a_step(surplus: int) -> None:
     assert seam(cut, RATE).worst < 1.25
 
 
-def test_a_cut_is_in_phase_where_it_can_be() -> None:
+def test_a_cut_is_in_phase_where_possible() -> None:
     """The pitch changes half-way; only in the second half do the periods fit the cut."""
     time = np.arange(RATE) / RATE
     wave = np.where(time < 0.5, np.sin(2 * np.pi * 333 * time), np.sin(2 * np.pi * 441 * time))
@@ -71,7 +71,7 @@ def test_a_cross_fade_keeps_the_level(same: bool) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 11, 27])
-def test_the_seam_is_unknown_and_most_of_the_rest_known(width: int) -> None:
+def test_only_the_cells_around_the_seam_are_redrawn(width: int) -> None:
     tokens = torch.arange(width).expand(2, 3, width)
     known, roll = seam_known(tokens)
     redrawn = tokens[~known.keep.roll(-roll, 2)]
@@ -80,12 +80,12 @@ def test_the_seam_is_unknown_and_most_of_the_rest_known(width: int) -> None:
     assert known.keep.sum() >= tokens.numel() // 3 or width < 4
 
 
-def test_a_wrapped_ring_goes_round_more_than_once() -> None:
+def test_a_ring_can_wrap_more_than_once() -> None:
     assert wrapped(torch.arange(3), 4).tolist() == [2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("duration", [0.5, 1.3])
-def test_a_loop_is_the_same_alone_and_in_company(pipeline: TextToSound, duration: float) -> None:
+def test_a_loop_is_the_same_alone_and_in_a_batch(pipeline: TextToSound, duration: float) -> None:
     shares: list[float] = []
     several = pipeline(
         ["rain", "wind"], duration=duration, seed=3, loop=True,
@@ -99,7 +99,7 @@ def test_a_loop_is_the_same_alone_and_in_company(pipeline: TextToSound, duration
     assert shares[-1] == 1.0
 
 
-def test_layers_that_last_loop_together(pipeline: TextToSound) -> None:
+def test_continuous_layers_loop_together(pipeline: TextToSound) -> None:
     prompt = "rain falls while a crowd cheers in the distance"
     (scene,) = pipeline(prompt, duration=2, seed=1, layered=True, loop=True)
     assert len(scene.layers) == 2
@@ -126,7 +126,7 @@ def test_a_loop_has_no_order_and_is_made_in_one_piece(pipeline: TextToSound) -> 
     assert not pipeline(prompt, duration=2, seed=1, layered=True, loop=True)[0].layers
 
 
-def test_an_edit_is_no_loop(pipeline: TextToSound) -> None:
+def test_an_edit_cannot_be_a_loop(pipeline: TextToSound) -> None:
     (loop,) = pipeline("rain", duration=1, seed=1, loop=True)
     with pytest.raises(InputError, match="cannot be a loop"):
         pipeline.extend(loop, "rain", 1.0, loop=True)

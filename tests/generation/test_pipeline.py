@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -12,14 +16,18 @@ import pytest
 import soundfile
 import torch
 
+import diffsound
 from diffsound.audio.io import read_audio, write_audio
 from diffsound.audio.mixing import level_db
 from diffsound.decoder import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import InputError
 from diffsound.generation.edits import fade_edges
+from diffsound.generation.jobs import EditOptions, LoadOptions
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.recipes import read_recipe
+from diffsound.generation.settings import GivenSettings
+from diffsound.generation.sound import Layer
 from diffsound.model.backends import default_backend, networks, quantize_int8
 from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures
@@ -91,7 +99,7 @@ def test_generation_leaves_the_global_random_state_alone(pipeline: TextToSound) 
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_candidates_and_lists_are_what_single_calls_make(tiny_bundle: Bundle) -> None:
+def test_candidates_and_lists_equal_single_calls(tiny_bundle: Bundle) -> None:
     # Micro-batches of two, so that the five jobs are split across batches.
     pipeline = TextToSound(tiny_bundle, max_batch_seconds=2.5)
     together = pipeline(["rain", "a long sentence about a dog"], num_candidates=2, seed=8)
@@ -121,7 +129,7 @@ def test_the_number_of_threads_changes_nothing(
         assert np.array_equal(sound.wave, made[0].wave)
 
 
-def test_torch_threads_are_given_back() -> None:
+def test_the_number_of_torch_threads_is_restored() -> None:
     before = torch.get_num_threads()
     seen: list[int] = []
 
@@ -223,7 +231,7 @@ def test_bad_input_is_one_line(pipeline: TextToSound, arguments: dict, message: 
 @pytest.mark.parametrize(
     "prompt", ["犬が吠える", "🐶🐶🐶", "e\u0301", "\u202edog", "DROP TABLE;--", "'\""]
 )
-def test_any_unicode_is_fine(pipeline: TextToSound, prompt: str) -> None:
+def test_any_unicode_prompt_makes_a_sound(pipeline: TextToSound, prompt: str) -> None:
     assert np.isfinite(pipeline(prompt, seed=0, num_inference_steps=1)[0].wave).all()
 
 
@@ -249,7 +257,7 @@ def test_int8_backend(name: str, request: pytest.FixtureRequest, tmp_path) -> No
         networks(rough.bundle, "int8", "cuda")
 
 
-def test_a_bundle_says_who_runs_it_on_a_cpu(
+def test_a_bundle_chooses_its_backend_on_a_cpu(
     tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_defaults(tiny_bundle, backend="int8").save_pretrained(tmp_path / "bundle")
@@ -270,7 +278,7 @@ def test_a_bundle_says_who_runs_it_on_a_cpu(
 
 
 @pytest.mark.parametrize("columns", [6, 40])
-def test_int8_rounds_alike_with_any_number_of_threads(columns: int) -> None:
+def test_int8_results_do_not_depend_on_the_number_of_threads(columns: int) -> None:
     """Two cores sum a column's 1024 numbers otherwise than one, and int8 would make much of it."""
     torch.manual_seed(0)
     config = DiffsoundConfig(
@@ -342,3 +350,53 @@ def test_keep_needs_a_ranker_and_enough_candidates(
     for keep in (0, 4):
         with pytest.raises(InputError, match="keep"):
             TextToSound(tiny_bundle, ranker=Loudness())("rain", num_candidates=3, keep=keep)
+
+
+def test_sounds_show_players_in_a_notebook(pipeline: TextToSound) -> None:
+    sounds = pipeline(["a dog <barks>", "rain"], duration=0.5, seed=3, num_inference_steps=1)
+    assert isinstance(sounds, list)
+    page = sounds._repr_html_()
+    assert page.count("<audio controls") == page.count("data:image/png") == 2
+    assert "a dog &lt;barks&gt; (seed 3)" in page
+    edited = pipeline.vary(sounds[0], "a dog", seed=1, num_inference_steps=1)
+    assert edited._repr_html_().count("<audio controls") == 1
+
+
+def test_reprs_are_short(pipeline: TextToSound, tmp_path: Path) -> None:
+    assert repr(pipeline) == "TextToSound('tiny', torch on cpu)"
+    sounds = pipeline("rain", duration=0.5, seed=3, num_inference_steps=1)
+    assert repr(sounds) == "[Sound('rain', 0.5 s, seed 3)]"
+    assert repr(replace(sounds[0], score=0.3141)) == "Sound('rain', 0.5 s, seed 3, score 0.31)"
+    layer = Layer("rain", 3, 0.0, 2.0, True, False, -12.0, np.zeros(4, np.float32))
+    assert repr(layer) == "Layer('0.0 to 2.0 s: rain, far away')"
+
+
+def test_a_sound_plays(
+    pipeline: TextToSound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sound,) = pipeline("rain", duration=0.5, seed=3, num_inference_steps=1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"no player for \.wav files"):
+        sound.play()
+    player = tmp_path / "ffplay"  # the one that every system can have
+    player.write_text('#!/bin/sh\nfor file; do :; done\n/bin/cp "$file" "$0.wav"\n')
+    player.chmod(0o755)
+    sound.play()
+    assert (tmp_path / "ffplay.wav").read_bytes() == sound.encode("wav")
+
+
+def test_keywords_that_editors_complete_are_those_of_the_pipeline() -> None:
+    """mypy checks their types where the keywords are passed on."""
+    assert set(LoadOptions.__annotations__) == set(TextToSound.__init__.__kwdefaults__)
+    taken = set(inspect.signature(TextToSound._edit).parameters) - {"self", "edit", "prompt"}
+    taken = (taken - {"settings"}) | set(GivenSettings.__annotations__)
+    assert set(EditOptions.__annotations__) | set(GivenSettings.__annotations__) == taken
+
+
+def test_the_package_lists_its_names() -> None:
+    """In a new process, where none has been loaded yet."""
+    code = "import sys, diffsound; print('torch' in sys.modules, *dir(diffsound))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded, *names = done.stdout.split()
+    assert loaded == "False"
+    assert set(diffsound.__all__) <= set(names)

@@ -63,12 +63,12 @@ def test_moments_share_the_time() -> None:
     assert not second.fades
 
 
-def test_what_is_together_or_behind_has_all_of_it() -> None:
+def test_simultaneous_sounds_and_backgrounds_last_the_whole_scene() -> None:
     for prompt in ("a dog barks while a cat meows", "a dog barks with rain in the background"):
         assert [(s.start, s.length) for s in plan(prompt).slots] == [(0, 4 * RATE)] * 2
 
 
-def test_one_sound_is_no_scene_and_neither_is_too_little_time() -> None:
+def test_a_single_sound_or_too_little_time_gives_no_scene() -> None:
     assert planned("a dog barks", 4.0) is None
     assert planned("rain, then a dog barks", 1.9) is None
 
@@ -86,7 +86,7 @@ def test_layers_add_up_and_nothing_clips() -> None:
     np.testing.assert_allclose(sum(layer.wave for layer in layers), wave, atol=1e-6)
 
 
-def test_the_faint_and_the_loud_meet_in_the_middle() -> None:
+def test_faint_and_loud_sounds_are_brought_to_their_mean_level() -> None:
     asked = plan("a dog barks while a cat meows")
     _, layers = mix(asked, [noise(4 * RATE, 0.001), noise(4 * RATE, 0.01, 1)], RATE)
     levels = [active_rms(layer.wave, RATE) for layer in layers]
@@ -102,7 +102,7 @@ def test_backgrounds_are_quieter() -> None:
     assert db(ratio) == pytest.approx(BACKGROUND_DB, abs=0.1)
 
 
-def test_what_is_far_is_quieter_and_duller() -> None:
+def test_distant_sounds_are_quieter_and_duller() -> None:
     asked = plan("a dog barks in the distance")
     near = noise(4 * RATE, 0.01)
     wave, (layer,) = mix(asked, [near], RATE)
@@ -148,7 +148,7 @@ def test_a_scene_is_made_of_its_sounds(pipeline: TextToSound) -> None:
     assert not scene.layers[1].wave[:whole].any()
 
 
-def test_one_piece_is_what_it_was(pipeline: TextToSound) -> None:
+def test_without_layers_the_sound_is_made_in_one_piece(pipeline: TextToSound) -> None:
     whole, plain = (pipeline(SCENE, duration=3, seed=4, **s)[0] for s in ({}, {"layered": False}))
     assert not whole.layers
     assert np.array_equal(whole.wave, plain.wave)
@@ -156,7 +156,7 @@ def test_one_piece_is_what_it_was(pipeline: TextToSound) -> None:
     assert np.array_equal(one.wave, layered.wave)
 
 
-def test_scenes_alone_and_in_company(tiny_bundle: Bundle) -> None:
+def test_scenes_are_the_same_alone_and_in_a_batch(tiny_bundle: Bundle) -> None:
     pipeline = TextToSound(tiny_bundle, max_batch_seconds=3)
     prompts = ["a dog barks", SCENE, "wind while a cat meows"]
     shares: list[float] = []
@@ -172,19 +172,19 @@ def test_scenes_alone_and_in_company(tiny_bundle: Bundle) -> None:
     assert shares[-1] == 1.0
 
 
-def test_edits_are_one_piece(pipeline: TextToSound) -> None:
+def test_edits_are_made_in_one_piece(pipeline: TextToSound) -> None:
     (scene,) = pipeline(SCENE, duration=3, seed=4, layered=True)
     (edited,) = pipeline.inpaint(scene, SCENE, 1.0, 2.0, seed=1, layered=True)
     assert not edited.layers
     assert np.array_equal(edited.wave[: RATE // 2], scene.wave[: RATE // 2])
 
 
-def test_layered_is_yes_or_no(pipeline: TextToSound) -> None:
+def test_layered_must_be_a_boolean(pipeline: TextToSound) -> None:
     with pytest.raises(InputError, match="layered"):
         pipeline("rain", layered="perhaps")
 
 
-def test_stems_are_files_that_add_up(pipeline: TextToSound, tmp_path: Path) -> None:
+def test_stem_files_add_up_to_the_scene(pipeline: TextToSound, tmp_path: Path) -> None:
     (scene,) = pipeline(SCENE, duration=3, seed=4, layered=True)
     paths = scene.save_layers(tmp_path / "x.flac")
     assert [path.name for path in paths] == ["x-layer1.flac", "x-layer2.flac"]

@@ -95,7 +95,7 @@ def test_a_wrong_value_is_refused_in_one_line(values: Any, message: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_given_replaces_the_default() -> None:
+def test_given_settings_replace_the_defaults() -> None:
     defaults = GenerationDefaults(level=-20.0, num_inference_steps=10, duration=3.0)
     assert complete(defaults, {}).num_inference_steps == 10
     assert complete(defaults, {"level": None}).level is None, "None is a value of this setting"
@@ -107,7 +107,7 @@ def test_what_is_given_replaces_the_default() -> None:
     assert (strided.stride, strided.num_inference_steps) == (2, None)
 
 
-def test_no_more_is_kept_than_made() -> None:
+def test_keep_is_at_most_the_number_of_candidates() -> None:
     assert check(KeepSettings, {"num_candidates": 3, "keep": 3}).keep == 3
     with pytest.raises(InputError, match="keep must be from 1 to the number of candidates, 2"):
         check(KeepSettings, {"num_candidates": 2, "keep": 3})
@@ -115,6 +115,6 @@ def test_no_more_is_kept_than_made() -> None:
         check(TakeSettings, {"seed": -1})
 
 
-def test_settings_made_by_hand_are_checked_too() -> None:
+def test_settings_built_directly_are_checked() -> None:
     with pytest.raises(ValidationError, match="top_k"):
         SamplingSettings(top_k=0)

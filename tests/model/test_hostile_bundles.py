@@ -118,7 +118,7 @@ NAMES = ["config.json", "README.md", "codec.safetensors", "decoder.safetensors"]
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("make", KINDS, ids=lambda kind: kind.__name__.strip("_"))
-def test_what_is_no_regular_file_is_refused_without_blocking(
+def test_pipes_and_devices_are_refused_without_blocking(
     folder: Path, tmp_path: Path, make: Callable[[Path], None], name: str
 ) -> None:
     (folder / name).unlink()

@@ -34,7 +34,7 @@ def test_cleaning(text: str, cleaned: str) -> None:
         ("", "empty"),
         (" \n\t ", "empty"),
         ("\x00\x01\u200b", "empty"),
-        ("a" * (MAX_PROMPT_CHARS + 1), "has 2001 characters; the most is 2000"),
+        ("a" * (MAX_PROMPT_CHARS + 1), "has 2001 characters; shorten it to 2000"),
         ("a dog \ud83d barks", "surrogate pair at character 6"),
         (None, "must be text, not NoneType"),
         (b"a dog", "must be text, not bytes"),
@@ -48,7 +48,7 @@ def test_refusals(text: object, message: str) -> None:
 
 def test_length_limit_is_inclusive_and_can_be_set() -> None:
     assert clean_prompt("a" * MAX_PROMPT_CHARS) == "a" * MAX_PROMPT_CHARS
-    with pytest.raises(InputError, match="the most is 3"):
+    with pytest.raises(InputError, match="shorten it to 3"):
         clean_prompt("rain", max_chars=3)
 
 
@@ -57,7 +57,7 @@ def test_the_unconditional_text_passes_clean_text() -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_unicode_is_cleaned_once_and_for_all(text: str) -> None:
+def test_cleaning_any_unicode_twice_changes_nothing(text: str) -> None:
     cleaned = clean_text(text)
     assert clean_text(cleaned) == cleaned
     assert unicodedata.is_normalized("NFC", cleaned)

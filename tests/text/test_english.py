@@ -36,7 +36,7 @@ def test_verb_forms(verb, does, doing) -> None:
     assert participle(verb) == doing
 
 
-def test_forms_tell_their_verbs_apart() -> None:
+def test_verb_forms_are_unambiguous() -> None:
     assert len({third_person(verb) for verb in VERBS}) == len(VERBS)
     # whir and whirr are one verb in two spellings.
     assert len({participle(verb) for verb in VERBS - {"whirr"}}) == len(VERBS) - 1

@@ -86,12 +86,12 @@ def test_cleaning_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("labels", [[], "dog", [" , "]])
-def test_labels_that_cannot_be_used(labels: list[str]) -> None:
+def test_empty_labels_are_refused(labels: list[str]) -> None:
     with pytest.raises(InputError, match="label"):
         mask_based_text(labels, _rng())
 
 
-def test_options_that_cannot_be_used() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(InputError, match="numbers of masks"):
         mask_based_text(["dog"], _rng(), masks=())
     with pytest.raises(InputError, match="order is"):
@@ -109,7 +109,7 @@ def test_audioset_labels_stay_distinct() -> None:
 
 
 @pytest.mark.parametrize("kind", ["minilm", "clip", "bert"])
-def test_each_encoder_takes_it(kind: str, bert_folder: Path, clip_folder: Path) -> None:
+def test_every_encoder_accepts_masked_text(kind: str, bert_folder: Path, clip_folder: Path) -> None:
     folder = clip_folder if kind == "clip" else bert_folder
     encoder = load_text_encoder(
         TextEncoderConfig.model_validate({"kind": kind, "name": str(folder)})

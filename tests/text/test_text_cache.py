@@ -41,7 +41,7 @@ def _same(left: TextFeatures, right: TextFeatures) -> bool:
 
 
 @given(st.lists(st.lists(st.text(max_size=5), min_size=1, max_size=6), max_size=6))
-def test_cached_features_are_the_features(calls: list[list[str]]) -> None:
+def test_cached_features_equal_the_encoder_s(calls: list[list[str]]) -> None:
     cached = CachedTextEncoder(LetterEncoder(), max_entries=3)
     for texts in calls:
         assert _same(cached(texts), LetterEncoder()(texts))
@@ -56,7 +56,7 @@ def test_each_text_is_encoded_once() -> None:
     assert (cached.dim, cached.fingerprint) == (3, "letters-1")
 
 
-def test_memory_keeps_the_texts_used_last() -> None:
+def test_memory_keeps_the_most_recently_used_texts() -> None:
     inner = LetterEncoder()
     cached = CachedTextEncoder(inner, max_entries=2)
     for text in ("a", "b", "a", "c"):  # drops b

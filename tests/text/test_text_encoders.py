@@ -58,7 +58,7 @@ def test_minilm_equals_transformers(minilm: FrozenTextEncoder) -> None:
     torch.testing.assert_close(ours.pooled, expected, atol=1e-5, rtol=0)
 
 
-def test_minilm_pooled_knows_meaning(minilm: FrozenTextEncoder) -> None:
+def test_minilm_puts_similar_meanings_close_together(minilm: FrozenTextEncoder) -> None:
     dog, hound, rain = minilm(["a dog barks", "barking of a hound", "heavy rain falls"]).pooled
     assert dog @ hound > dog @ rain + 0.2
 
@@ -145,7 +145,7 @@ def test_padding_inside_one_forward_pass_changes_nothing(encoder: FrozenTextEnco
     torch.testing.assert_close(padded.pooled, one_by_one.pooled, atol=5e-6, rtol=1e-6)
 
 
-def test_features_may_take_part_in_training(encoder: FrozenTextEncoder) -> None:
+def test_features_can_be_used_in_training(encoder: FrozenTextEncoder) -> None:
     features = encoder(["a dog bark"]).features
     layer = torch.nn.Linear(encoder.dim, 2)
     layer(features).sum().backward()
@@ -196,7 +196,7 @@ def test_mask_token(
     assert encoder._tokenizer.convert_ids_to_tokens(ids) == tokens  # type: ignore[attr-defined]
 
 
-def test_clip_substitute_is_its_own_token(clip_folder: Path) -> None:
+def test_clip_s_mask_substitute_is_a_single_token(clip_folder: Path) -> None:
     encoder = load_text_encoder(_config("clip", clip_folder))
     masked = encoder(["[MASK] dog"])
     assert torch.equal(masked.features, encoder([f"{CLIP_MASK} dog"]).features)
@@ -336,9 +336,9 @@ def test_hub_cache_is_used_without_a_network(
     assert cached.fingerprint == load_text_encoder(_config("bert", bert_folder)).fingerprint
 
 
-def test_calls_that_cannot_be_encoded(encoder: FrozenTextEncoder) -> None:
+def test_empty_and_ill_typed_calls_are_refused(encoder: FrozenTextEncoder) -> None:
     for texts in ([], "a dog"):
-        with pytest.raises(InputError, match="list of one text or more"):
+        with pytest.raises(InputError, match="list of at least one text"):
             encoder(texts)
 
 

@@ -1,7 +1,7 @@
 """What libsndfile does not do for WAV, OGG and MP3 files.
 
-It reads half a file as if it were whole, drops a comment of more than 2 kB from a WAV without a
-word, garbles umlauts in an MP3's tags, and draws the stream number of an Ogg file at random, so
+It reads half a file as if it were whole, silently drops a comment of more than 2 kB from a WAV,
+garbles umlauts in an MP3's tags, and draws the stream number of an Ogg file at random, so
 that the same sound never gives the same file twice.
 """
 
@@ -32,7 +32,7 @@ _ONES = 0xFFFFFFFF
 def is_cut_short(stream: BinaryIO) -> bool:
     """Whether the headers of a WAV, OGG or MP3 promise more than the stream holds.
 
-    FLAC needs no such care (its decoder loses sync), nor do other formats get it.
+    FLAC needs no such check, because its decoder loses sync; other formats are not checked.
     """
     length = stream.seek(0, 2)
     stream.seek(0)
@@ -168,8 +168,7 @@ def _entry(body: bytes, wanted: bytes) -> str | None:
 
 
 def with_serial(ogg: bytes, serial: int = 0) -> bytes:
-    """The same Ogg file with another stream number on every page: one stream to a file needs no
-    number of its own."""
+    """The same Ogg file with a fixed stream number on every page; a file has only one stream."""
     pages, start = [], 0
     while start < len(ogg):
         segments = ogg[start + _SEGMENTS]

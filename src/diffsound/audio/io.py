@@ -1,7 +1,7 @@
 """Audio files in and out: WAV, FLAC, OGG and MP3, any rate and channel count.
 
-Everything inside the package is one channel of float32; whatever a file can have wrong with it
-becomes an AudioError of one line.
+Everything inside the package is one channel of float32. Whatever is wrong with a file becomes a
+one-line AudioError.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _SUBTYPES = {
 }
 _LOSSY = ("ogg", "mp3")
 
-# Our name of what libsndfile calls a container; the three kinds of WAV are one.
+# Our names of libsndfile's containers; the three kinds of WAV are one.
 _CONTAINERS = {"WAV": "wav", "WAVEX": "wav", "RF64": "wav"} | {
     name.upper(): name for name in AUDIO_FORMATS[1:]
 }
 
-# Full scale but for a hair, so that rounding to integers cannot clip.
+# Just below full scale, so that rounding to integers cannot clip.
 _CEILING = 0.99
 
-# Decoded and encoded by blocks: memory stays bounded for any number of channels, and libsndfile's
-# Vorbis encoder overflows its stack when it is given minutes at once.
+# Decoding and encoding run in blocks: memory stays bounded for any number of channels, and
+# libsndfile's Vorbis encoder overflows its stack when it is given minutes in one piece.
 _BLOCK = 65536
 
 # Beyond these a header is a mistake, and libsndfile's Vorbis encoder crashes above 200 kHz.
@@ -72,8 +72,8 @@ def read_audio(
 
     Channels are averaged. A file that is unreadable, cut short, empty, longer than
     `max_seconds`, more than `max_bytes` when decoded, or has NaN or infinite samples raises an
-    AudioError, in which it is called `name`. formats: the containers to take, of AUDIO_FORMATS;
-    None takes whatever libsndfile reads (recordings for training may be AIFF, AU, CAF or W64).
+    AudioError, which calls it `name`. formats: the containers to accept, of AUDIO_FORMATS;
+    None accepts whatever libsndfile reads (recordings for training may be AIFF, AU, CAF or W64).
     """
     found, opened = _open(source)
     name = name or found
@@ -127,7 +127,7 @@ def check_target(
     if path.is_dir():
         raise AudioError(f"cannot write {path}: it is a folder")
     if path.exists() and not overwrite:
-        raise AudioError(f"cannot write {path}: it exists already; overwrite it explicitly")
+        raise AudioError(f"cannot write {path}: it already exists; overwrite it explicitly")
     return path
 
 
@@ -160,7 +160,7 @@ def write_audio(
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; a full disk or a missing right is an AudioError."""
+    """Write a file whole or not at all; a full disk or missing permission is an AudioError."""
     try:
         with atomic_write(path) as temporary:
             temporary.write_bytes(data)
@@ -181,9 +181,9 @@ def encode_audio(
     """A wave [samples] or [samples, 2] as the bytes of an audio file.
 
     Never clips: a wave above full scale is scaled down as a whole, and nothing else is changed.
-    `loudness` is an integrated loudness in LUFS to reach, as far as a peak of -1 dBFS allows.
-    `metadata` is kept as JSON in the file's comment; `read_metadata` gives it back. `tags` are what
-    players show: "title", "artist", "date". `bits` of 24 (WAV, FLAC) and 32 (floating point, WAV)
+    `loudness` is the integrated loudness to reach in LUFS, as far as a peak of -1 dBFS allows.
+    `metadata` is stored as JSON in the file's comment; `read_metadata` returns it. Players show the
+    `tags`: "title", "artist", "date". `bits` of 24 (WAV, FLAC) and 32 (floating point, WAV)
     are for further editing.
     """
     samples = np.asarray(wave, dtype=np.float32)
@@ -297,7 +297,7 @@ def _decode(name: str, file: soundfile.SoundFile, max_seconds: float, max_bytes:
     mono = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     if len(mono) < promised:
         raise AudioError(
-            f"cannot read {name}: it is cut short, {len(mono)} of {promised} samples are there"
+            f"cannot read {name}: it is cut short, with {len(mono)} of {promised} samples"
         )
     return mono
 
@@ -333,7 +333,7 @@ def _encode(
 def _encode_lossy(
     samples: Wave, sample_rate: int, format: str, subtype: str, tags: Mapping[str, str]
 ) -> bytes:
-    """Encode so that the decoded wave does not clip: a lossy codec overshoots the peak it got."""
+    """Encode so that the decoded wave does not clip: a lossy codec may overshoot the peak."""
     ceiling = LOUDNESS_CEILING
     while True:
         data = _encode(limit_peak(samples, ceiling), sample_rate, format, subtype, tags)
@@ -345,6 +345,6 @@ def _encode_lossy(
 
 
 def _reason(error: Exception) -> str:
-    """What libsndfile says, as part of a sentence."""
+    """libsndfile's message, as part of a sentence."""
     text = getattr(error, "error_string", None) or str(error)
     return " ".join(text.removeprefix("Error : ").rstrip(". ").split()) or "unknown error"

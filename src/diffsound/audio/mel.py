@@ -59,7 +59,7 @@ class MelConfig(Config):
         return cls(**{"fmin": 0.0, "fmax": sample_rate / 2, **changes})
 
     def frames_for(self, samples: int) -> int:
-        """Frames the front end makes of a wave of that many samples."""
+        """Number of frames for a wave of this many samples."""
         return 1 + samples // self.hop_length
 
     @property
@@ -69,12 +69,12 @@ class MelConfig(Config):
 
 
 class MelFrontEnd(nn.Module):
-    """Wave to mel; differentiable, batched, in float32 out whatever comes in.
+    """Wave to mel: differentiable, batched; the output is float32 for any input type.
 
     The transform itself runs in float64: in float32 the rounding of one loud tone reaches the
     floor of the silent bands beside it, and the mel strays from librosa's (which is float64
-    inside) by more than 1e-4. `precise=False` is for losses, where that is nothing and time
-    counts three times as much; so are devices that have no float64.
+    inside) by more than 1e-4. `precise=False` is three times as fast, for losses, where that does
+    not matter; it is also used on devices without float64.
     """
 
     basis: Tensor  # [n_mels, bins]

@@ -1,7 +1,7 @@
-"""What a mixer needs: levels, fades, distance.
+"""Levels, fades and distance, for mixing.
 
-Waves are float32 [samples], mono, nominally within [-1, 1]. Levels are of the parts that sound,
-since the pauses of a barking dog say nothing about how loud it barks.
+Waves are float32 [samples], mono, nominally within [-1, 1]. Levels are measured in the audible
+parts, since the pauses of a barking dog say nothing about how loud it barks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diffsound.errors import InputError
 
-PEAK = 0.99  # what every augmented wave is kept within, so that 16-bit writing never clips
+PEAK = 0.99  # the largest peak of a mix, so that writing 16 bits never clips
 SILENT = 1e-5  # a wave whose RMS is below this (-100 dBFS) has no level to normalise
 
 FRAME_SECONDS = 0.02
@@ -21,7 +21,7 @@ TAIL = 0.4  # seconds of reverberation behind a distant event
 # A frame this far below the loudest one is a pause for levels, and silence at a clip's ends.
 PAUSE_DB, SILENCE_DB = 25.0, 50.0
 LEVEL_SLACK_DB = 6.0
-MOST_GAIN_DB = 24.0  # what is nearly silent has a reason to be
+MOST_GAIN_DB = 24.0  # a nearly silent sound is probably meant to be
 
 
 def rms(wave: np.ndarray) -> float:
@@ -64,14 +64,14 @@ def frame_rms(wave: np.ndarray, frame: int) -> np.ndarray:
 
 
 def active_rms(wave: np.ndarray, rate: int) -> float:
-    """RMS over the frames that sound."""
+    """RMS over the audible frames."""
     levels = frame_rms(wave, max(1, int(rate * FRAME_SECONDS)))
     sounding = levels[levels >= levels.max(initial=0.0) * 10 ** (-PAUSE_DB / 20)]
     return float(np.sqrt(np.square(sounding).mean())) if len(sounding) else 0.0
 
 
 def level_db(wave: np.ndarray, rate: int) -> float | None:
-    """RMS level in dB of full scale of the parts that sound; None if none does."""
+    """RMS level of the audible parts in dB of full scale; None if there are none."""
     level = active_rms(wave, rate)
     return 20 * float(np.log10(level)) if level > SILENT else None
 
@@ -79,7 +79,7 @@ def level_db(wave: np.ndarray, rate: int) -> float | None:
 def gain_to(target: float, wave: np.ndarray, rate: int) -> float:
     """The factor that brings a wave's level within LEVEL_SLACK_DB of `target` dB.
 
-    No nearer: a whisper stays softer than a shout. What is silent stays as it is.
+    No closer: a whisper stays softer than a shout. Silence stays as it is.
     """
     level = level_db(wave, rate)
     if level is None:
@@ -91,10 +91,10 @@ def gain_to(target: float, wave: np.ndarray, rate: int) -> float:
 def distant(
     wave: np.ndarray, rate: int, tail: int, rng: np.random.Generator, cutoff: float = 1500.0
 ) -> np.ndarray:
-    """The wave as from afar: air takes the highs, the surroundings answer. [samples + tail]
+    """The wave from far away, with duller highs and some reverberation: [samples + tail].
 
     A second-order low-pass, and a decaying diffuse tail whose energy equals a quarter of the direct
-    sound's. Attenuation is the mixer's, which sets all levels.
+    sound's. The mixer attenuates it, as it sets all levels.
     """
     out = len(wave) + tail
     # The low-pass has died away within 10 ms, before it comes round to the other end.

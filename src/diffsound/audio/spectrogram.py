@@ -32,7 +32,7 @@ _COLOURS = np.array(
 )
 _MAX_TICKS = 10
 
-# The figure, in pixels: at 300 dots an inch it is as wide as a page's text, its letters 8 points.
+# The figure, in pixels: at 300 dots per inch it is as wide as a page's text, with 8-point letters.
 _PLOT = (1500, 560)
 _LEFT, _TOP, _RIGHT, _BOTTOM = 150, 80, 230, 120
 _BAR, _GAP = 36, 30  # the colour scale's width, and its distance from the plot
@@ -41,7 +41,7 @@ _DPI = 300
 
 _FREQUENCIES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 _SHOWN_DB = 80  # below the loudest
-_SILENCE = 1e-3  # a magnitude; what is nowhere louder is dark
+_SILENCE = 1e-3  # a magnitude; a sound that never exceeds it is drawn dark
 
 
 def spectrogram_image(mel: ArrayLike, *, size: tuple[int, int] = (860, 240)) -> Image:

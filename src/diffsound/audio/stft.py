@@ -14,8 +14,8 @@ Padding = Literal["reflect", "constant"]
 def reflect_pad(signal: Tensor, amount: int) -> Tensor:
     """Mirror both ends of [..., n] about their outermost samples: [..., n + 2 * amount].
 
-    Unlike torch's own this takes any n >= 1, bouncing to and fro when `amount` reaches past the
-    other end (as numpy's "reflect" does), so that the shortest clips need no special case.
+    Unlike torch's version this takes any n >= 1, bouncing back and forth when `amount` reaches past
+    the other end (as numpy's "reflect" does), so that the shortest clips need no special case.
     """
     length = signal.shape[-1]
     if amount < length:
@@ -41,8 +41,8 @@ def istft(
     """Complex spectrum [B, n_fft // 2 + 1, L] to wave [B, length], the least-squares inverse.
 
     With hop_length <= n_fft / 4 the frames cover every sample up to length = L * hop_length.
-    hop_length must divide n_fft. (torch.istft gives the same in twice the time.) envelope: that of
-    `window_envelope` for L frames, which whoever comes often need not compute each time.
+    hop_length must divide n_fft. (torch.istft gives the same in twice the time.) envelope: the
+    result of `window_envelope` for L frames, to compute it once for many calls.
     """
     n_fft = window.shape[0]
     frames = torch.fft.irfft(spectrum.transpose(1, 2), n=n_fft) * window  # [B, L, n_fft]

@@ -37,9 +37,9 @@ def command(
     ] = False,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     workers: Annotated[
-        int | None, typer.Option(help="Sounds made at once (a core each by default).")
+        int | None, typer.Option(help="Sounds made in parallel; one per core by default.")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
     overwrite: options.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: options.Quiet = False,
@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Make many sounds from a file of prompts; run it again to resume where it stopped.
 
-    A row has a prompt, and may have a name and any of these options by their names; options are
-    for the rows that leave them out.
+    A row has a prompt, and may have a name and any of these options as columns. Options given
+    here apply to the rows that do not set them.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`diffsound bundle`: build, inspect, verify and import models; `diffsound bench`: time one."""
+"""`diffsound bundle`: build, inspect, verify, export and import models; `bench`: time one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inspect(
 
 @app.command()
 def verify(bundle: BundleArgument = None) -> None:
-    """Check every file's checksum and that the stages fit each other."""
+    """Check every file's checksum, and that the stages fit together."""
     from diffsound.model.bundle import resolve
     from diffsound.model.bundle import verify as check
 
@@ -74,20 +74,20 @@ def build(
     card: Annotated[Path | None, typer.Option(help="Model card, a Markdown file.")] = None,
     default: Annotated[
         list[str] | None,
-        typer.Option(help="A generation's default, key=value: --default guidance_scale=3"),
+        typer.Option(help="Default of a setting, key=value: --default guidance_scale=3"),
     ] = None,
     captioner: Annotated[
-        Path | None, typer.Option(help="Run of a captioner: says what is heard.")
+        Path | None, typer.Option(help="Run of a captioner, which describes sounds.")
     ] = None,
     classifier: Annotated[
-        Path | None, typer.Option(help="Run of a classifier: scores sounds.")
+        Path | None, typer.Option(help="Run of a classifier, which scores sounds.")
     ] = None,
     matcher: Annotated[
-        Path | None, typer.Option(help="Run of a matcher: chooses among candidates.")
+        Path | None, typer.Option(help="Run of a matcher, which chooses among takes.")
     ] = None,
     coverage: Annotated[
         Path | None,
-        typer.Option(help="Prepared data of the decoder: sounds then say how well it knows them."),
+        typer.Option(help="The decoder's training data; sounds then say how well it knows them."),
     ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
 ) -> None:
@@ -117,11 +117,11 @@ def export(
     bundle: BundleArgument = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX files.")] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="With int8 dense layers in the decoder.")
+        bool, typer.Option("--int8", help="Quantise the decoder's dense layers to int8.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for a copy of the bundle with the export; else it goes beside."),
+        typer.Option(help="Folder for a copy of the bundle with the export; default: the bundle."),
     ] = None,
 ) -> None:
     """Write decoder, codec decoder and vocoder for other runtimes, into BUNDLE/onnx.
@@ -134,7 +134,7 @@ def export(
     from diffsound.model.bundle import Bundle, copy_bundle, resolve
 
     if not onnx:
-        fail("say what to export to: --onnx")
+        fail("choose a format to export to: --onnx")
     from diffsound.model.onnx_export import export_onnx, require_onnx
 
     require_onnx()
@@ -168,9 +168,9 @@ def import_(
     rows: Annotated[int, typer.Option(help="Rows of the token grid (AR only).")] = 5,
     ema: Annotated[
         bool | None,
-        typer.Option(help="Take the averaged or the raw weights; averaged ones if there are any."),
+        typer.Option(help="Use the averaged or the raw weights; averaged by default, if present."),
     ] = None,
-    truncation: Annotated[float, typer.Option(help="Mass kept when sampling.")] = 0.85,
+    truncation: Annotated[float, typer.Option(help="Probability mass kept when sampling.")] = 0.85,
     half: Annotated[bool, typer.Option("--half", help="Store float16.")] = False,
 ) -> None:
     """Make a bundle from published checkpoints (Diffsound or AR, VQ-VAE, MelGAN)."""
@@ -199,7 +199,7 @@ def import_(
 @options.spread
 def bench(
     duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds of sound.")] = 10.0,
-    repeats: Annotated[int, typer.Option(help="Number of runs; the median counts.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of runs; their median is shown.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
     model: options.ModelOptions,

@@ -29,7 +29,7 @@ app = typer.Typer(help=HELP, no_args_is_help=True)
 Clip = Annotated[Path, typer.Argument(help="The audio file to edit.")]
 Text = Annotated[str, typer.Argument(help="What to hear in the new part.")]
 OwnText = Annotated[
-    str | None, typer.Argument(help="What to hear; missing: what the file was made from.")
+    str | None, typer.Argument(help="What to hear; by default the prompt in the file.")
 ]
 
 
@@ -39,11 +39,11 @@ def inpaint(
     clip: Clip,
     text: Text,
     start: Annotated[float, typer.Option(help="Where the new part begins, in seconds.")],
-    end: Annotated[float, typer.Option(help="Where it ends, in seconds.")],
+    end: Annotated[float, typer.Option(help="Where the new part ends, in seconds.")],
     low: Annotated[
-        float | None, typer.Option(help="Change only frequencies from here, Hz.")
+        float | None, typer.Option(help="Change only frequencies above this, in Hz.")
     ] = None,
-    high: Annotated[float | None, typer.Option(help="… up to here, Hz.")] = None,
+    high: Annotated[float | None, typer.Option(help="… below this, in Hz.")] = None,
     *,
     making: options.MakingOptions,
 ) -> None:
@@ -68,7 +68,7 @@ def extend(
     clip: Clip,
     text: OwnText = None,
     *,
-    seconds: Annotated[float, typer.Option(help="How much longer it gets.")],
+    seconds: Annotated[float, typer.Option(help="Seconds to add.")],
     making: options.MakingOptions,
 ) -> None:
     """Continue a clip.

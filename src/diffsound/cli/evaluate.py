@@ -76,7 +76,7 @@ def run(
     set_: Sampling = None,
     copies: Annotated[bool, typer.Option(help="Search for copies of training clips.")] = True,
     allow_few: Annotated[
-        bool, typer.Option("--allow-few", help="Give FID even with too few clips.")
+        bool, typer.Option("--allow-few", help="Compute FID even with too few clips.")
     ] = False,
     device: Device = "cpu",
 ) -> None:
@@ -240,7 +240,7 @@ def recognise(
     ] = None,
     seconds: Annotated[float, typer.Option(help="Length of every sound.")] = 5.0,
     candidates: Annotated[int, typer.Option(help="Sounds generated for each sentence.")] = 1,
-    keep: Annotated[int, typer.Option(help="Number of candidates to keep: the best.")] = 1,
+    keep: Annotated[int, typer.Option(help="Number of candidates to keep, the best ones.")] = 1,
     ear: EarPlug = None,
     ear_clips: EarClips = None,
     ear_fit: EarFit = "",
@@ -249,7 +249,7 @@ def recognise(
     set_: Sampling = None,
     device: Device = "cpu",
 ) -> None:
-    """Is what was asked for recognised? Names generated and real clips, class by class.
+    """Are the requested sounds recognised? Classifies generated and real clips, class by class.
 
     If interrupted, run it again to continue.
 
@@ -312,7 +312,7 @@ def hear(
         Path | None, typer.Option("--json", help="Write all figures to this file.")
     ] = None,
 ) -> None:
-    """Let an outside ear name any sounds of known classes; shows the dozen worst classes.
+    """Let an outside ear classify any sounds of known classes; shows the dozen worst classes.
 
     \b
     Example:
@@ -351,7 +351,7 @@ def follow(
     set_: Sampling = None,
     device: Device = "cpu",
 ) -> None:
-    """Are two events, their order, number and distance heard? Beside true scenes and chance.
+    """Are two events, their order, number and distance audible? Compared with scenes and chance.
 
     If interrupted, run it again to continue.
 
@@ -410,7 +410,7 @@ def table(
         list[str] | None, typer.Option("--set", help="Override a setting: --set clips=100")
     ] = None,
 ) -> None:
-    """Repeat a table of the paper with our bundles; finished rows are kept."""
+    """Repeat a table of the paper with your bundles; finished rows are kept."""
     from diffsound.config import load_config
     from diffsound.evaluation.tables import TableConfig, make_table
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @options.spread
 def command(
     text: Annotated[
-        list[str] | None, typer.Argument(help="What to hear; read from a pipe if missing.")
+        list[str] | None, typer.Argument(help="What to hear; read from standard input if missing.")
     ] = None,
     duration: options.Duration = None,
     keep: options.Keep = None,
@@ -50,7 +50,7 @@ def command(
             f"--keep must be from 1 to the {making.candidates} of --candidates, not {keep}"
         )
     if captioner is not None and keep is None:
-        raise InputError("--captioner belongs to --keep")
+        raise InputError("--captioner works only with --keep")
     if keep is not None and captioner is None:
         from diffsound.model.bundle import check_ranks
 
@@ -91,7 +91,7 @@ def _prompt(words: list[str] | None) -> str:
     if words:
         return " ".join(words)
     if sys.stdin.isatty():
-        raise InputError('say what to hear: diffsound "a dog barks"')
+        raise InputError('no prompt was given; try: diffsound "a dog barks"')
     return sys.stdin.read()
 
 

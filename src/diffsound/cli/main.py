@@ -35,7 +35,7 @@ COMMANDS = {
     "finetune": "Teach a model your own sounds.",
     "evaluate": "Measure a model: metrics, recognition, tables, listening test.",
     "bundle": "Build, inspect, verify and import models.",
-    "ui": "Open the web page: type, press Enter, hear.",
+    "ui": "Open the web page: type, press Enter, listen.",
     "serve": "Serve sounds over HTTP; the API is described at /docs.",
     "bench": "Time every stage of a generation on this machine.",
 }
@@ -51,11 +51,11 @@ Examples:
   diffsound edit inpaint rain.flac "a dog barks" --start 2 --end 4
   diffsound batch prompts.jsonl --out sounds
 
-Exit codes: 0 done, 1 some rows of a batch failed, 2 something to put right, 130 interrupted.
+Exit codes: 0 success, 1 some rows of a batch failed, 2 an error you can fix, 130 interrupted.
 """
 
 
-# What people try first, and what they then mean.
+# Words that people try, and the commands they mean.
 LIKELY_VERBS = {
     "play": 'diffsound "a dog barks" --play',
     "make": 'diffsound "a dog barks"',
@@ -85,7 +85,7 @@ LIKELY_VERBS = {
     "server": "diffsound serve",
     "api": "diffsound serve",
 }
-# Misspelt, these are still no sounds: "trains" are, and so is a "generator".
+# Corrected when misspelt. Other verbs are not: "trains" may well be a prompt.
 _PLAIN_VERBS = ("generate", "finetune", "evaluate", "bundle", "remake")
 
 
@@ -152,7 +152,7 @@ def with_verb(arguments: list[str]) -> list[str]:
 
 
 def _check_verb(word: str, arguments: list[str]) -> None:
-    """Refuse a first word that is meant as a verb but is none: it would be read as a prompt."""
+    """Refuse a first word that looks like a verb but is none; it would be read as a prompt."""
     meant = LIKELY_VERBS.get(word)
     if meant is None and word not in COMMANDS:
         close = difflib.get_close_matches(word, _PLAIN_VERBS, n=1, cutoff=0.85)
@@ -165,7 +165,7 @@ def _check_verb(word: str, arguments: list[str]) -> None:
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 2 for what the user can put right, 130 for Ctrl-C."""
+    """Run the command line and exit: 0 success, 2 an error the user can fix, 130 Ctrl-C."""
     try:
         arguments = with_verb(sys.argv[1:] if arguments is None else arguments)
         completing = "_DIFFSOUND_COMPLETE" in os.environ

@@ -5,7 +5,7 @@ A command takes a whole group as one argument, after the star:
     @spread
     def command(text: str, *, making: MakingOptions) -> None: ...
 
-and the command line shows the group's fields as options of their own.
+and the command line shows each field of the group as an option.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ Output = Annotated[
     ),
 ]
 OutputDir = Annotated[
-    Path | None, typer.Option("--output-dir", help="Folder for files named from prompt and seed.")
+    Path | None, typer.Option("--output-dir", help="Folder for files named after prompt and seed.")
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="wav (the default), flac, ogg or mp3, if --output has no name."),
+    typer.Option(
+        "--format", help="wav (the default), flac, ogg or mp3, unless --output names a file."
+    ),
 ]
 Duration = Annotated[
     Any,
@@ -75,12 +77,13 @@ Seed = Annotated[int | None, typer.Option(help=described("seed"))]
 Candidates = Annotated[int, typer.Option("--candidates", "-n", help=described("num_candidates"))]
 Keep = Annotated[int | None, typer.Option(help=described("keep"))]
 Captioner = Annotated[
-    Path | None, typer.Option(help="Captioner that judges for --keep, instead of the bundle's.")
+    Path | None,
+    typer.Option(help="Captioner that ranks for --keep, instead of the bundle's ranker."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
 Backend = Annotated[
     str | None,
-    typer.Option(help="torch; int8, faster; onnx, for an exported bundle. Missing: the bundle's."),
+    typer.Option(help="torch, int8 (faster) or onnx (exported bundles); default: the bundle's."),
 ]
 Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
 Variations = Annotated[
@@ -180,7 +183,7 @@ else:
 
 @dataclass(frozen=True)
 class WritingOptions(OutputOptions):
-    """What becomes of finished sounds."""
+    """How finished sounds are written."""
 
     output: Output = None
     spectrogram: Spectrogram = False
@@ -199,7 +202,7 @@ class ModelOptions:
     backend: Backend = None
 
     def load(self, ranker: Ranker | None = None) -> TextToSound:
-        """The pipeline that is asked for."""
+        """The requested pipeline."""
         from diffsound.generation.pipeline import TextToSound
 
         return TextToSound.from_pretrained(
@@ -209,7 +212,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class MakingOptions(ModelOptions, WritingOptions, SettingOptions, TakeOptions):
-    """All that every way of making a sound can be told; help shows the last base's fields first."""
+    """Options of every command that makes sounds; help shows the last base's fields first."""
 
 
 def given(**options: Any) -> Any:
@@ -218,7 +221,7 @@ def given(**options: Any) -> Any:
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Show the fields of a command's groups as options of its own, and gather them again."""
+    """Show the fields of a command's groups as separate options, and gather them again."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     groups: dict[str, Any] = {
         p.name: p.annotation for p in parameters if is_dataclass(p.annotation)

@@ -1,21 +1,20 @@
-"""From options to files: make the sounds, write them, say what was written, play them."""
+"""From options to files: make the sounds, write them, print their paths, play them."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
+from diffsound.audio.player import find_player, play
 from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.names import FORMATS, layer_paths, slug
@@ -26,23 +25,6 @@ if TYPE_CHECKING:
     from diffsound.judges.ranking import Ranker
 
 STANDARD_OUTPUT = Path("-")
-
-
-class _Player(NamedTuple):
-    """options: before the file. formats: what it plays. platform: the only one that has it."""
-
-    options: tuple[str, ...]
-    formats: frozenset[str]
-    platform: str | None
-
-
-_PLAYERS = {
-    "afplay": _Player((), frozenset({"wav", "flac", "mp3"}), "darwin"),
-    "pw-play": _Player((), frozenset({"wav", "flac", "ogg"}), "linux"),
-    "paplay": _Player((), frozenset({"wav", "flac", "ogg"}), "linux"),
-    "aplay": _Player(("-q",), frozenset({"wav"}), "linux"),
-    "ffplay": _Player(("-nodisp", "-autoexit", "-loglevel", "quiet"), frozenset(FORMATS), None),
-}
 
 
 def make_sounds(
@@ -56,8 +38,8 @@ def make_sounds(
 ) -> None:
     """Draw sounds with `draw(pipeline, **options)`, write them, and play them if asked.
 
-    What cannot be written or played is refused before the model is loaded.
-    keep: how many of the candidates `draw` gives back, if not all. ranker: what chooses them.
+    Targets that cannot be written or played are refused before the model is loaded.
+    keep: number of candidates that `draw` returns; None is all. ranker: chooses them.
     """
     target.check()
     delivery = making.delivery
@@ -121,7 +103,7 @@ class Target:
         file_format: str | None = None,
         stems: bool = False,
     ) -> Target:
-        """What the options ask for; those that would be ignored are refused."""
+        """The target that the options describe; options that would be ignored are refused."""
         output = making.output
         if output == STANDARD_OUTPUT:
             unused = {
@@ -177,7 +159,7 @@ class Target:
             raise AudioError(f"the folder {self.output.parent} does not exist")
 
     def paths(self, prompt: str, seeds: Sequence[int], count: int) -> list[Path]:
-        """Every path that may be written: `count` sounds out of those with these seeds."""
+        """Every path that may be written for `count` sounds with some of these seeds."""
         if self.output is None:
             return [self._named(prompt, seed) for seed in seeds]
         return [self._numbered(place, count) for place in range(count)]
@@ -202,7 +184,7 @@ class Target:
                     )
 
     def _beside(self, path: Path) -> list[Path]:
-        """The files that a sound at `path` may come with, and itself."""
+        """The file of a sound, and those that may be written beside it."""
         from diffsound.text.scene import MOST_VOICES
 
         pictures = [path.with_suffix(".png")] if self.spectrogram else []
@@ -230,7 +212,7 @@ def check_delivery(file_format: str, delivery: GivenOutput, *, loop: bool) -> No
 
 
 def choose_seeds(seed: int | None, candidates: int) -> list[int]:
-    """The candidates' seeds; drawn here if none is given, so that file names are known at once."""
+    """The candidates' seeds; drawn here if none is given, so that file names are known early."""
     first = secrets.randbelow(SHORT_SEEDS) if seed is None else seed
     return [first + place for place in range(max(1, candidates))]
 
@@ -243,7 +225,7 @@ def write_sounds(
     as_json: bool = False,
     quiet: bool = False,
 ) -> Iterator[Path]:
-    """Save every sound and say where it is; gives the paths one by one."""
+    """Save every sound and print its path; yields the paths."""
     for place, sound in enumerate(sounds):
         path = target.path(sound, place, len(sounds))
         try:
@@ -281,7 +263,7 @@ def write_sounds(
 
 
 def _write_to_stdout(data: bytes) -> None:
-    """A reader that has gone away is none of our business."""
+    """Write to standard output; a reader that closed the pipe is not an error."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -290,32 +272,8 @@ def _write_to_stdout(data: bytes) -> None:
 
 
 def _tell(line: str) -> None:
-    """Print a line; a reader that has gone away (`| head -1`) costs no sound."""
+    """Print a line; if the reader closed the pipe (`| head -1`), sounds are still written."""
     try:
         typer.echo(line)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def find_player(file_format: str) -> list[str]:
-    """The command that plays such files; refused when there is none."""
-    players = {
-        name: player
-        for name, player in _PLAYERS.items()
-        if file_format.lower() in player.formats and player.platform in (None, sys.platform)
-    }
-    for name, player in players.items():
-        if path := shutil.which(name):
-            return [path, *player.options]
-    raise InputError(
-        f"no player for .{file_format} files was found; install {' or '.join(players)}"
-    )
-
-
-def play(player: list[str], path: Path) -> None:
-    """Play a file to its end."""
-    result = subprocess.run([*player, str(path.absolute())], capture_output=True, text=True)
-    if result.returncode:
-        said = (result.stderr or result.stdout).strip().splitlines()
-        reason = said[-1] if said else f"exit code {result.returncode}"
-        raise AudioError(f"{Path(player[0]).name} could not play {path}: {reason}")

@@ -12,7 +12,9 @@ API_KEYS_VARIABLE = "DIFFSOUND_API_KEYS"
 
 Bundles = Annotated[
     list[str] | None,
-    typer.Option("--bundle", "-b", help="A folder or hub id; repeat it to serve several."),
+    typer.Option(
+        "--bundle", "-b", metavar="<str>", help="Folder or hub id; repeat it to serve several."
+    ),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets others in.")]
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")]
@@ -25,21 +27,25 @@ def command(
     port: Port = 8765,
     device: Device = "cpu",
     lanes: Annotated[
-        int | None, typer.Option(help="Batches side by side; one per core on a CPU.")
+        int | None, typer.Option(help="Batches made in parallel; one per core on a CPU.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Sounds made in one call of the model.")] = 4,
-    queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 32,
+    max_batch: Annotated[
+        int, typer.Option(help="Largest number of sounds in one call of the model.")
+    ] = 4,
+    queue: Annotated[int, typer.Option(help="Number of requests that may wait.")] = 32,
     timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 120.0,
     max_duration: Annotated[float, typer.Option(help="Longest sound, in seconds.")] = 30.0,
-    max_candidates: Annotated[int, typer.Option(help="Most sounds in one request.")] = 8,
+    max_candidates: Annotated[
+        int, typer.Option(help="Largest number of sounds in one request.")
+    ] = 8,
     max_work: Annotated[
         float,
         typer.Option(help="Most seconds of sound drawn for one request, over all its takes."),
     ] = 360.0,
     max_upload: Annotated[float, typer.Option(help="Largest upload, in MiB.")] = 20.0,
-    max_connections: Annotated[int, typer.Option(help="Most open connections.")] = 256,
+    max_connections: Annotated[int, typer.Option(help="Largest number of open connections.")] = 256,
     max_per_address: Annotated[
-        int, typer.Option(help="Most open connections from one address; raise it behind a proxy.")
+        int, typer.Option(help="Largest number of them from one address; raise it behind a proxy.")
     ] = 64,
     grace: Annotated[
         float, typer.Option(help="Seconds that running work gets to finish after SIGTERM.")
@@ -52,10 +58,10 @@ def command(
         ),
     ] = None,
     rate_limit: Annotated[
-        float | None, typer.Option(help="Requests a minute for each key, or address.")
+        float | None, typer.Option(help="Requests per minute for each key or address.")
     ] = None,
     quota: Annotated[
-        float | None, typer.Option(help="Seconds of sound a day for each key, or address.")
+        float | None, typer.Option(help="Seconds of sound per day for each key or address.")
     ] = None,
     audit_log: Annotated[
         Path | None, typer.Option(help="File that gets a JSON line for every API request.")
@@ -133,7 +139,7 @@ def ui(
     device: Device = "cpu",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Open the web page: type, press Enter, hear.
+    """Open the web page: type, press Enter, listen.
 
     \b
     Examples:
@@ -155,5 +161,5 @@ def ui(
 
     values = {"bundles": tuple(bundle or ()), "host": host, "port": port, "device": device}
     settings = parse_config(ServerSettings, values, source="ui")
-    # One person at a page: only what goes wrong is worth a line.
+    # For one person at a page, only warnings and errors are worth a line.
     run(settings, extra="ui", log_level=logging.WARNING, on_ready=on_ready)

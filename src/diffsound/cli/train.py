@@ -36,7 +36,7 @@ DryOption = Annotated[bool, typer.Option("--dry-run", help="Only estimate size, 
 
 
 def _command(stage: str) -> Callable[..., None]:
-    """The command that trains a stage: all of them take the same options."""
+    """The command that trains a stage; all stages take the same options."""
 
     def train(
         config: ConfigOption,
@@ -102,7 +102,7 @@ def finetune(
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Teach a model your own sounds. One in eight is held out, to stop before it over-fits.
+    """Teach a model your own sounds. One in eight is held out, to stop before it overfits.
 
     \b
     Examples:

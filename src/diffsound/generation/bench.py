@@ -1,4 +1,4 @@
-"""How fast is it here: the time of each stage on this machine."""
+"""The time of each stage on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diffsound.errors import InputError
 from diffsound.generation.pipeline import TextToSound
 
 PROMPT = "a dog barks in the distance"
-REST = "mixing, level"  # what a call does besides its stages
+REST = "mixing, level"  # everything in a call outside the stages
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def measure(
         nonlocal steps
         steps += 1
 
-    # Warm, and everything loaded that is loaded on first use.
+    # Warm up, and load everything that is loaded on first use.
     (sound,) = pipeline(PROMPT, duration=duration, seed=0, callback=count, **sampling)
     calls: list[dict[str, float]] = []
     for _ in range(repeats):
@@ -88,9 +88,9 @@ def measure(
 
 @contextmanager
 def watched(pipeline: TextToSound) -> Iterator[dict[str, float]]:
-    """Seconds that each stage takes while the pipeline is used, without what it waits for others.
+    """Seconds that each stage takes while the pipeline is used, without waiting for other stages.
 
-    A decoder whose takes are compared on the way waits for codec and matcher.
+    A decoder whose takes are compared early waits for codec and matcher.
     """
     stages: list[tuple[Any, str, str]] = [
         (pipeline, "encode_text", "text encoder"),
@@ -126,7 +126,7 @@ def watched(pipeline: TextToSound) -> Iterator[dict[str, float]]:
         yield spent
     finally:
         for owner, name, _ in stages:
-            delattr(owner, name)  # the class's own is there again
+            delattr(owner, name)  # uncovers the class's method
 
 
 def _median(function: Callable[[], object], repeats: int) -> float:

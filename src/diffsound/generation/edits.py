@@ -1,8 +1,8 @@
-"""Edits that fall out of tokens: inpaint a region, extend a clip, vary it.
+"""Edits of tokens: inpaint a region, extend a clip, vary it.
 
 Each edit says which cells of the grid are kept and how the new wave is joined to the original
-one. Outside the edited region the result is the original recording, sample for sample, but for a
-short cross-fade at the seams.
+one. Outside the edited region the result is the original recording, sample for sample, except for
+a short cross-fade at the seams.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from diffsound.audio.mixing import PEAK, decibels, gain_to, level_db
 from diffsound.decoder.contract import Known
 from diffsound.errors import InputError
 from diffsound.generation.settings import GenerationSettings
-from diffsound.generation.sound import Sound
+from diffsound.generation.sound import Sound, Sounds
 from diffsound.model.bundle import Bundle
 
 MIN_SECONDS, MAX_SECONDS = 0.5, 30.0
@@ -38,7 +38,7 @@ class Edit:
     """An edit ready to run.
 
     tokens, keep: [F', L'], the clip's tokens and the cells that stay.
-    samples: length of the result. gain: from what the tokens say to the clip's level.
+    samples: length of the result. gain: from the level of the tokens to the clip's.
     join: [samples] new wave at that level -> [samples] result.
     record: the edit's own settings, for the sound's metadata.
     """
@@ -52,7 +52,7 @@ class Edit:
     start_step: int | None = None
 
     def known(self, batch: int) -> Known:
-        """The same given tokens for every item of a batch."""
+        """The known tokens, repeated for every item of a batch."""
         return Known(
             self.tokens.expand(batch, -1, -1), self.keep.expand(batch, -1, -1), self.start_step
         )
@@ -90,13 +90,13 @@ def extend(bundle: Bundle, source: Clip, seconds: float) -> Edit:
     wave, tokens, gain = _open(bundle, source)
     rate = bundle.sample_rate
     if not _is_number(seconds) or seconds <= 0:
-        raise InputError(f"a clip is extended by a number of seconds above 0, not {seconds!r}")
+        raise InputError(f"seconds must be a number above 0, not {seconds!r}")
     samples = len(wave) + round(seconds * rate)
     if samples > MAX_SECONDS * rate:
         raise InputError(
-            f"the extended clip would last {samples / rate:.1f} s; {MAX_SECONDS:.0f} s is the most"
+            f"the extended clip would last {samples / rate:.1f} s; the limit is {MAX_SECONDS:.0f} s"
         )
-    # A last column that is only partly filled has heard the end of the clip: regenerate it.
+    # The tokens of a partly filled last column include the end of the clip: regenerate it.
     full = len(wave) // bundle.column_samples
     missing = bundle.columns(samples) - tokens.shape[1]
     tokens = torch.nn.functional.pad(tokens, (0, missing))
@@ -140,11 +140,11 @@ def _open(bundle: Bundle, source: Clip) -> tuple[Tensor, Tensor, float]:
     else:
         wave = torch.from_numpy(read_audio(source, rate, formats=AUDIO_FORMATS))
     if wave.ndim != 1 or not torch.isfinite(wave).all():
-        raise InputError("a clip to edit is a mono wave of finite numbers")
+        raise InputError("a clip to edit must be a mono wave of finite numbers")
     if not MIN_SECONDS * rate <= len(wave) <= MAX_SECONDS * rate:
         raise InputError(
-            f"a clip to edit lasts {MIN_SECONDS} to {MAX_SECONDS:.0f} s, "
-            f"this one {len(wave) / rate:.2f} s"
+            f"a clip to edit must last {MIN_SECONDS} to {MAX_SECONDS:.0f} s, "
+            f"not {len(wave) / rate:.2f} s"
         )
     if (
         isinstance(source, Sound)
@@ -158,7 +158,7 @@ def _open(bundle: Bundle, source: Clip) -> tuple[Tensor, Tensor, float]:
 
 def _region(start: float, end: float, samples: int, rate: int) -> tuple[int, int]:
     if not (_is_number(start) and _is_number(end)):
-        raise InputError(f"a region is given in seconds, not {start!r} to {end!r}")
+        raise InputError(f"a region must be given in seconds, not {start!r} to {end!r}")
     if not 0 <= start < end <= samples / rate + 1e-6:
         raise InputError(
             f"the region {start} to {end} s does not lie inside the clip, "
@@ -174,7 +174,7 @@ def _band(low: float | None, high: float | None, rate: int) -> tuple[float, floa
     bottom, top = 0.0 if low is None else low, rate / 2 if high is None else high
     if not (_is_number(bottom) and _is_number(top) and 0 <= bottom < top <= rate / 2):
         raise InputError(
-            f"a band lies between 0 and {rate / 2:.0f} Hz, low before high; not {low} to {high}"
+            f"a band must lie between 0 and {rate / 2:.0f} Hz, low before high; not {low} to {high}"
         )
     return bottom, top
 
@@ -250,7 +250,7 @@ def at_level(
     return drawn * np.float32(gain), gain
 
 
-def at_one_level(sounds: Sequence[Sound]) -> list[Sound]:
+def at_one_level(sounds: Sequence[Sound]) -> Sounds:
     """Sounds at the level of the first one, or all of them quieter if a peak asks for it."""
     levels = [level_db(sound.wave, sound.sample_rate) for sound in sounds]
     gains = [
@@ -261,10 +261,10 @@ def at_one_level(sounds: Sequence[Sound]) -> list[Sound]:
         gain * float(np.abs(sound.wave).max()) for gain, sound in zip(gains, sounds, strict=True)
     ]
     down = min(1.0, PEAK / max(*peaks, 1e-9))
-    return [
+    return Sounds(
         replace(sound, wave=sound.wave * np.float32(gain * down), gain=sound.gain * gain * down)
         for gain, sound in zip(gains, sounds, strict=True)
-    ]
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -1,17 +1,44 @@
-"""What is to be made: prompts with their seeds, checked."""
+"""The keywords of a call, and the jobs it becomes: prompts with their seeds, checked."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import torch
 
 from diffsound.errors import InputError
-from diffsound.generation.settings import MAX_SEED, SHORT_SEEDS, TakeSettings, check
+from diffsound.generation.progress import ProgressCallback
+from diffsound.generation.settings import (
+    MAX_SEED,
+    SHORT_SEEDS,
+    GivenSettings,
+    TakeSettings,
+    check,
+)
+from diffsound.judges.ranking import Ranker
 from diffsound.text.clean import clean_prompt
+
+
+class LoadOptions(TypedDict, total=False):
+    """How a bundle is run: the keywords of `TextToSound(bundle, …)`."""
+
+    device: torch.device | str
+    backend: str | None
+    max_batch_seconds: float
+    ranker: Ranker | None
+
+
+class EditOptions(GivenSettings, total=False):
+    """The keywords of an edit; its duration is the clip's."""
+
+    num_candidates: int
+    seed: int | None
+    generator: torch.Generator | None
+    callback: ProgressCallback | None
 
 
 @dataclass(frozen=True)

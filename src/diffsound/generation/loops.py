@@ -1,7 +1,7 @@
 """Seamless loops: the end of a sound joins its beginning.
 
-The columns around the seam are drawn again with both sides given, codec and vocoder hear the grid
-as a ring, and what makes whole columns longer than the sound is cut out in phase.
+The columns around the seam are drawn again with both sides given, codec and vocoder treat the grid
+as a ring, and the surplus of whole columns over the requested length is cut out in phase.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from diffsound.text.features import TextFeatures
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
 
-NOT_FOR_EDITS = "an edit keeps its clip's ends and cannot be a loop; leave out 'loop'"
-SEAM_COLUMNS = 2  # on either side of the seam that are drawn again
-CONTEXT_COLUMNS = 8  # of the other end that codec and vocoder hear beyond either end
+NOT_FOR_EDITS = "an edit keeps the ends of its clip and cannot be a loop; leave out 'loop'"
+SEAM_COLUMNS = 2  # drawn again on either side of the seam
+CONTEXT_COLUMNS = 8  # of the other end, given to codec and vocoder beyond either end
 FADE_SECONDS = 0.03
 _SEARCH_SECONDS = 0.002  # between the places where a cut is tried
 
@@ -39,8 +39,8 @@ def redraw_seam(
 ) -> Tensor:
     """tokens [B, F', L'] with those around the seam drawn again, to fit both sides.
 
-    generate: the decoder's. seeds: of the tokens. negative: at least B times the same text.
-    callback: hears the second half.
+    generate: the decoder's method. seeds: of the tokens. negative: at least B times the same text.
+    callback: told about the second half of the steps.
     """
     known, roll = seam_known(tokens)
     drawn = generate(
@@ -74,7 +74,7 @@ def render(
 
 
 def seam_known(tokens: Tensor) -> tuple[Known, int]:
-    """What is known when the seam of tokens [B, F', L'] is drawn again, and the roll.
+    """The known cells when the seam of tokens [B, F', L'] is drawn again, and the roll.
 
     The grid is rolled by half its width, so that the seam lies in the middle.
     """
@@ -95,7 +95,7 @@ def wrapped(ring: Tensor, extra: int) -> Tensor:
 def close(wave: np.ndarray, period: int, samples: int, rate: int) -> np.ndarray:
     """A wave [at least period + fade] that repeats after `period`, as a loop of `samples`.
 
-    The surplus is taken out where the wave before it and the wave after it agree best.
+    The surplus is cut out where the wave before and the wave after it agree best.
     """
     fade = min(round(FADE_SECONDS * rate), len(wave) - period, samples // 4)
     ring = wave[:period].copy()

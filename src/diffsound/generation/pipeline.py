@@ -22,7 +22,14 @@ from diffsound.decoder.contract import Choice
 from diffsound.errors import InputError
 from diffsound.generation import loops
 from diffsound.generation.edits import Clip, Edit, at_level, at_one_level, extend, inpaint, vary
-from diffsound.generation.jobs import Job, make_jobs, noise_seed, take_seed
+from diffsound.generation.jobs import (
+    EditOptions,
+    Job,
+    LoadOptions,
+    make_jobs,
+    noise_seed,
+    take_seed,
+)
 from diffsound.generation.progress import Progress, ProgressCallback, shared
 from diffsound.generation.scenes import ScenePlanner, compose
 from diffsound.generation.settings import (
@@ -32,7 +39,7 @@ from diffsound.generation.settings import (
     check,
     complete,
 )
-from diffsound.generation.sound import Sound
+from diffsound.generation.sound import Sound, Sounds
 from diffsound.judges.ranking import LikelihoodRanker, MatcherRanker, Ranker, best_takes
 from diffsound.model.backends import default_backend, networks, usable_device
 from diffsound.model.bundle import RANKERS, Bundle
@@ -73,12 +80,14 @@ class TextToSound:
         self._planner = ScenePlanner(bundle, lambda text: self.encode_text([text]).pooled)
 
     @classmethod
-    def from_pretrained(cls, source: str | Path | None = None, **options: Any) -> TextToSound:
-        """From a folder, a hub id, or (None) the bundle that ships with the package.
-
-        options: as in `TextToSound(bundle, …)`: `backend`, `device`, `max_batch_seconds`, `ranker`.
-        """
+    def from_pretrained(
+        cls, source: str | Path | None = None, **options: Unpack[LoadOptions]
+    ) -> TextToSound:
+        """From a folder, a hub id, or (None) the bundle that ships with the package."""
         return cls(Bundle.from_pretrained(source), **options)
+
+    def __repr__(self) -> str:
+        return f"TextToSound({self.bundle.config.name!r}, {self.backend} on {self.device})"
 
     @property
     def sample_rate(self) -> int:
@@ -94,7 +103,7 @@ class TextToSound:
         generator: torch.Generator | None = None,
         callback: ProgressCallback | None = None,
         **settings: Unpack[GivenSettings],
-    ) -> list[Sound]:
+    ) -> Sounds:
         """Make `num_candidates` sounds for each prompt, prompt by prompt.
 
         keep: return only this many of each prompt's candidates, best first, by the ranker
@@ -107,9 +116,9 @@ class TextToSound:
             self.check_keep(keep, num_candidates)
         sounds = self.run_jobs(jobs, callback=callback, **settings)
         if keep is None:
-            return sounds
+            return Sounds(sounds)
         groups = (sounds[i : i + num_candidates] for i in range(0, len(sounds), num_candidates))
-        return [sound for group in groups for sound in self.rank(group, keep)]
+        return Sounds(sound for group in groups for sound in self.rank(group, keep))
 
     def inpaint(
         self,
@@ -120,20 +129,24 @@ class TextToSound:
         *,
         low: float | None = None,
         high: float | None = None,
-        **options: Any,
-    ) -> list[Sound]:
+        **options: Unpack[EditOptions],
+    ) -> Sounds:
         """Regenerate the seconds from `start` to `end`; the rest stays the original recording.
 
         low, high: limit the change to these frequencies in Hz.
-        options: as in a plain call (`seed`, `num_candidates`, `num_inference_steps`, …).
+        options: those of a call, but for `keep` and `duration`.
         """
         return self._edit(inpaint(self.bundle, source, start, end, low, high), prompt, **options)
 
-    def extend(self, source: Clip, prompt: str, seconds: float, **options: Any) -> list[Sound]:
+    def extend(
+        self, source: Clip, prompt: str, seconds: float, **options: Unpack[EditOptions]
+    ) -> Sounds:
         """Continue a clip for `seconds`; the clip itself stays as it was."""
         return self._edit(extend(self.bundle, source, seconds), prompt, **options)
 
-    def vary(self, source: Clip, prompt: str, strength: float = 0.5, **options: Any) -> list[Sound]:
+    def vary(
+        self, source: Clip, prompt: str, strength: float = 0.5, **options: Unpack[EditOptions]
+    ) -> Sounds:
         """Another take of a clip: re-noised to step strength·T and denoised again."""
         return self._edit(vary(self.bundle, source, strength), prompt, **options)
 
@@ -146,7 +159,7 @@ class TextToSound:
         seed: int | None = None,
         callback: ProgressCallback | None = None,
         **settings: Unpack[GivenSettings],
-    ) -> list[Sound]:
+    ) -> Sounds:
         """A sound and `count` - 1 variations of it at the same level; the i-th has the seed + i."""
         first, *others = make_jobs(prompt, count, seed)
         parts = shared(callback, [1, len(others)])
@@ -164,9 +177,9 @@ class TextToSound:
         generator: torch.Generator | None = None,
         callback: ProgressCallback | None = None,
         **settings: Unpack[GivenSettings],
-    ) -> list[Sound]:
+    ) -> Sounds:
         jobs = make_jobs(prompt, num_candidates, seed, generator)
-        return self.run_jobs(jobs, edit=edit, callback=callback, **settings)
+        return Sounds(self.run_jobs(jobs, edit=edit, callback=callback, **settings))
 
     def run_jobs(
         self,
@@ -176,17 +189,12 @@ class TextToSound:
         callback: ProgressCallback | None = None,
         **given: Unpack[GivenSettings],
     ) -> list[Sound]:
-        """Make one sound per job, each with its own prompt and seed.
-
-        Several callers' sounds can so be made together; every sound is the one that a call of its
-        own would make. An edit has its own duration.
-        """
+        """One sound per job. Callers can share a batch: each is what a separate call would make."""
         settings = self.settings(**given)
         if edit is not None:
             if given.get("loop"):
                 raise InputError(loops.NOT_FOR_EDITS)
-            # What an edit changes must fit its surroundings, which neither the ranker judges nor
-            # a mixer knows.
+            # An edit must fit its surroundings, which neither ranker nor mixer takes into account.
             settings = settings.model_copy(update={"best_of": 1, "layered": False, "loop": False})
             return self._make_all([(job, edit.samples) for job in jobs], settings, callback, edit)
         plans = [self._planner.plan(job, settings) for job in jobs]
@@ -214,8 +222,7 @@ class TextToSound:
         callback: ProgressCallback | None,
         edit: Edit | None = None,
     ) -> list[Sound]:
-        """A sound of its own number of samples for each job: those of one length together, in
-        micro-batches."""
+        """One sound per piece; pieces of the same length run together, in micro-batches."""
         progress = Progress(callback, len(pieces))
         sounds: dict[int, Sound] = {}
         for samples in dict.fromkeys(length for _, length in pieces):
@@ -241,8 +248,7 @@ class TextToSound:
     ) -> list[Sound]:
         """One micro-batch: text → features → tokens → mel → wave, the best of several takes.
 
-        Takes are compared when they are finished or, if the decoder draws coarse rows first, on
-        the way: then only the best one is finished.
+        If the decoder draws coarse rows first, takes are compared by those, unfinished.
         """
         takes = settings.best_of
         seeds = [take_seed(job.seed, take) for job in jobs for take in range(takes)]
@@ -289,17 +295,12 @@ class TextToSound:
             scores = list(fits)
 
         if settings.loop:
+            kept = _chosen(seeds, chosen)
             with torch_threads(threads):
                 tokens = loops.redraw_seam(
-                    self.decoder.generate,
-                    text,
-                    tokens,
-                    _chosen(seeds, chosen),
-                    settings,
-                    negative,
-                    progress.step,
+                    self.decoder.generate, text, tokens, kept, settings, negative, progress.step
                 )
-            noise = [torch.Generator().manual_seed(noise_seed(s)) for s in _chosen(seeds, chosen)]
+            noise = [torch.Generator().manual_seed(noise_seed(s)) for s in kept]
             mels, waves = loops.render(self, tokens, noise, samples)
         else:
             waves = self.vocode(mels, noise)
@@ -364,8 +365,7 @@ class TextToSound:
 
     @property
     def chooses_early(self) -> bool:
-        """Whether takes can be compared before they are finished: coarse rows come first, and can
-        be heard without the others."""
+        """Whether takes can be compared by their coarse rows, before they are finished."""
         return self.bundle.decoder.chooses_early and self.bundle.codec.sketches
 
     @cached_property
@@ -398,12 +398,12 @@ class TextToSound:
             )
         check(KeepSettings, {"keep": keep, "num_candidates": num_candidates})
 
-    def rank(self, sounds: Sequence[Sound], keep: int | None = None) -> list[Sound]:
+    def rank(self, sounds: Sequence[Sound], keep: int | None = None) -> Sounds:
         """Sounds of one prompt, best first, each with its score; the first `keep` of them."""
         self.check_keep(keep or len(sounds), len(sounds))
         scores = self.ranker.score(sounds[0].prompt, sounds)
         scored = [replace(s, score=score) for s, score in zip(sounds, scores, strict=True)]
-        return sorted(scored, key=lambda sound: -(sound.score or 0.0))[:keep]
+        return Sounds(sorted(scored, key=lambda sound: -(sound.score or 0.0))[:keep])
 
     def settings(self, **given: Unpack[GivenSettings]) -> GenerationSettings:
         """The bundle's defaults with what is given on top, checked."""

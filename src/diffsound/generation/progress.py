@@ -1,4 +1,4 @@
-"""How far a call has come, told after every sampling step."""
+"""The progress of a call, reported after every sampling step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-# Called after every sampling step with the share of the whole call that is done (0 to 1) and the
-# current tokens [B, F', L'] of the micro-batch at work.
+# Called after every sampling step with the finished share of the whole call (0 to 1) and the
+# current tokens [B, F', L'] of the running micro-batch.
 ProgressCallback = Callable[[float, Tensor], None]
 
 
@@ -28,7 +28,7 @@ def _within(callback: ProgressCallback, done: int, part: int, total: int) -> Pro
 
 @dataclass
 class Progress:
-    """Counts the sounds of a call and tells its callback after every sampling step."""
+    """Counts the sounds of a call and calls back after every sampling step."""
 
     callback: ProgressCallback | None
     sounds: int
@@ -36,7 +36,7 @@ class Progress:
     running: int = 0
 
     def next_batch(self, sounds: int) -> None:
-        """The batch at work is finished; one of this many sounds begins."""
+        """The running batch is finished; one of this many sounds begins."""
         self.finished += self.running
         self.running = sounds
 

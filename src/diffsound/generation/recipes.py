@@ -1,4 +1,4 @@
-"""The recipe in a file: what made a sound, and what makes it again."""
+"""The recipe in a file: everything needed to make its sound again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_prompt(path: Path) -> str:
 
 
 def check_complete(path: Path, recipe: dict[str, Any] | None) -> dict[str, Any]:
-    """The recipe, if it is all that its sound was made from."""
+    """The recipe, if it is enough to make the sound again."""
     if recipe is None:
         raise InputError(f"{path} has no recipe: it was not made by diffsound")
     if "edit" in recipe:
@@ -39,11 +39,11 @@ def check_complete(path: Path, recipe: dict[str, Any] | None) -> dict[str, Any]:
     if "text" in recipe:
         raise InputError(f"{path} is one layer of a scene; remake the scene with --stems")
     if not isinstance(recipe.get("prompt"), str) or not isinstance(recipe.get("seed"), int):
-        raise InputError(f"{path} has a recipe without a prompt or a seed")
+        raise InputError(f"{path} has a recipe that lacks a prompt or a seed")
     return recipe
 
 
 def recipe_settings(recipe: dict[str, Any]) -> GenerationSettings:
-    """The settings of a recipe, checked; it names all but those that were None."""
+    """The settings of a recipe, checked; those it does not name are None."""
     given: Any = {name: value for name, value in recipe.items() if name in SETTINGS}
     return complete(GenerationSettings(), given)

@@ -4,9 +4,9 @@
     plan = plan_scene(job, voices, samples=round(scene_seconds(voices) * rate), rate=rate)
     wave, layers = mix(plan, [make(job, length) for job, length in plan.pieces], rate)
 
-A decoder that has heard few scenes does one event of a sentence better than two, and cannot count.
-Mixing is exact where it guesses: both are there, in order, as often as asked for, and what is far
-away is quiet and dull.
+A decoder trained on few scenes makes one event better than two, and cannot count. Mixing is exact
+where the decoder guesses: both are there, in order, as often as asked for, and distant sounds are
+quiet and dull.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from diffsound.text.amounts import stretch
 from diffsound.text.scene import Voice, read_scene
 from diffsound.threads import torch_threads
 
-MIN_SECONDS = 1.0  # of a moment; below it a scene has no room for what it is to hold
+MIN_SECONDS = 1.0  # of a moment; with less there is no room for its sounds
 OVERLAP = 0.3  # seconds that a moment fades out into the next
 CUT_FADE = 0.02  # seconds, where a distant sound's reverberation is cut
 BACKGROUND_DB, DISTANT_DB = -8.0, -12.0  # below the others
@@ -117,7 +117,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """A scene to be made: its slots, and for each of them a prompt and seed of its own.
+    """A scene to be made: its slots, and a prompt and seed for each.
 
     loop: every slot lasts as long as the scene, and its sound is a loop.
     """
@@ -129,7 +129,7 @@ class Plan:
 
     @property
     def pieces(self) -> list[tuple[Job, int]]:
-        """What is to be made, and how many samples of it."""
+        """The jobs, with their numbers of samples."""
         return [(job, slot.made) for job, slot in zip(self.jobs, self.slots, strict=True)]
 
 
@@ -166,8 +166,8 @@ def plan_scene(
 ) -> Plan | None:
     """How a job's sentence becomes a scene; None if it is made in one piece.
 
-    That is so if it is about one sound, has no room, or is to be a loop but has an order or a
-    number: a layer that ends within the scene cannot join its own beginning.
+    That is the case for a single sound, for too little time, and for a loop with an order or a
+    number: a layer that ends within the scene cannot join its beginning.
     """
     (first, *others) = (timed.voice for timed in voices)
     if not others and first == Voice(job.prompt):
@@ -222,9 +222,9 @@ class ScenePlanner:
 
 
 def mix(plan: Plan, waves: Sequence[np.ndarray], rate: int) -> tuple[np.ndarray, list[Layer]]:
-    """The scene [samples], and its layers. waves: float32, what was made for each slot.
+    """The scene [samples], and its layers. waves: float32, one for each slot, as long as it says.
 
-    All voices come to their mean level in dB, less what background and distance take.
+    All voices are brought to their mean level in dB, then lowered for background and distance.
     """
     levels = [level_db(wave, rate) for wave in waves]
     mean = float(np.mean([level for level in levels if level is not None] or [0.0]))
@@ -255,7 +255,7 @@ def mix(plan: Plan, waves: Sequence[np.ndarray], rate: int) -> tuple[np.ndarray,
 
 
 def compose(bundle: Bundle, job: Job, plan: Plan, sounds: Sequence[Sound]) -> Sound:
-    """The scene that a job asks for, of the sounds made for its layers."""
+    """The scene of a job, mixed from the sounds of its layers."""
     wave, layers = mix(plan, [sound.wave for sound in sounds], bundle.sample_rate)
     with torch.inference_mode(), torch_threads(1):
         mel = bundle.mel(torch.from_numpy(wave))
@@ -295,7 +295,7 @@ def _place(
     if slot.voice.count is not None:
         wave = repeat_event(wave, slot.voice.count, slot.length, rate, rng)
     if slot.voice.distant:
-        if plan.loop:  # of three repetitions the second has the first one's echo
+        if plan.loop:  # the second of three repetitions has the echo of the first
             wave = distant(np.tile(wave, 3), rate, 0, rng)[len(wave) : 2 * len(wave)]
         else:
             wave = distant(wave, rate, round(TAIL * rate), rng)

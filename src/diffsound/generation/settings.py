@@ -36,8 +36,8 @@ def _add_auto(kinds: Any) -> None:
 
 
 class GenerationSettings(SamplingSettings):
-    """What, with a prompt and a seed, makes one sound. `SamplingSettings` has how tokens are drawn;
-    here is what the pipeline does with them."""
+    """The settings of one sound. `SamplingSettings` says how tokens are drawn; the rest is what the
+    pipeline does with them."""
 
     duration: Duration = Field(
         default=None,
@@ -64,7 +64,7 @@ class GenerationSettings(SamplingSettings):
     )
     layered: bool = Field(
         default=False,
-        description="Make the sounds of a sentence one by one and mix them, or all in one piece.",
+        description="Make the sounds of a sentence separately and mix them, or all in one piece.",
     )
     loop: bool = Field(
         default=False, description="Make the end join the beginning, so that the sound repeats."
@@ -79,7 +79,7 @@ class GenerationSettings(SamplingSettings):
 
 
 class GenerationDefaults(GenerationSettings):
-    """A bundle's choice of settings, for what a caller leaves out."""
+    """A bundle's values for the settings that a caller leaves out."""
 
     duration: float = Field(
         default=5.0,
@@ -89,7 +89,7 @@ class GenerationDefaults(GenerationSettings):
     )
     num_inference_steps: int | None = Field(default=25, ge=1, le=10_000)
     backend: Literal["torch", "int8"] = Field(
-        default="torch", description="What runs the networks on a CPU."
+        default="torch", description="Runtime of the networks on a CPU."
     )
 
 
@@ -108,13 +108,13 @@ class TakeSettings(Config):
 
 
 class KeepSettings(TakeSettings):
-    """And which of them it returns."""
+    """Which sounds a call makes, and which of them it returns."""
 
     keep: int | None = Field(
         default=None,
         ge=1,
         le=MAX_CANDIDATES,
-        description="Return only this many of the candidates, those that fit the prompt best.",
+        description="Number of candidates to return: those that fit the prompt best.",
     )
 
     @model_validator(mode="after")
@@ -194,7 +194,7 @@ TAKES: dict[str, FieldInfo] = dict(KeepSettings.model_fields)
 OUTPUT: dict[str, FieldInfo] = dict(OutputSettings.model_fields)
 _ALL = SETTINGS | TAKES | OUTPUT
 
-# What command-line options and batch rows call a setting, where Python's name is long.
+# Short names in command-line options and batch rows, where Python's name is long.
 SHORT_NAMES = {
     "num_inference_steps": "steps",
     "guidance_scale": "guidance",
@@ -209,9 +209,9 @@ def short_name(name: str) -> str:
 
 
 def renamed(message: str, name_of: Callable[[str], str]) -> str:
-    """A message that calls settings by other names than Python's.
+    """A message with other names for settings than Python's.
 
-    A name of one plain word (`duration`) counts as a setting where a sentence about it begins.
+    A name that is a plain word (`duration`) counts as a setting only at the start of a message.
     """
     long = "|".join(name for name in _ALL if "_" in name)
     message = re.sub(rf"\b({long})\b", lambda found: name_of(found[0]), message)
@@ -219,7 +219,7 @@ def renamed(message: str, name_of: Callable[[str], str]) -> str:
 
 
 def optional(field: FieldInfo) -> tuple[Any, FieldInfo]:
-    """A request's field: when it is missing, the bundle decides."""
+    """A field of a request, for which the bundle's default is used if it is missing."""
     given = copy(field)
     given.default = None
     return field.annotation | None, given  # type: ignore[operator]
@@ -252,15 +252,15 @@ else:
 
 
 def complete(defaults: GenerationSettings, given: GivenSettings) -> GenerationSettings:
-    """A bundle's defaults with what a caller gave on top, checked.
+    """A bundle's defaults, replaced by the values a caller gave, checked.
 
-    None leaves a setting at its default, unless None is one of its own values.
+    None leaves a setting at its default, unless None is one of its values.
     """
     for name in given:
         if name not in SETTINGS:
             raise InputError(f"unknown setting '{name}'; there are: {', '.join(SETTINGS)}")
     values: dict[str, Any] = {name: getattr(defaults, name) for name in SETTINGS}
-    # A number of steps and a stride say the same thing: what is given replaces the other.
+    # A number of steps and a stride express the same thing: the one given replaces the other.
     for name, other in (("stride", "num_inference_steps"), ("num_inference_steps", "stride")):
         if given.get(name) is not None:
             values[other] = None
@@ -274,7 +274,7 @@ def complete(defaults: GenerationSettings, given: GivenSettings) -> GenerationSe
 
 
 def check(model: type[Any], values: dict[str, Any]) -> Any:
-    """The model of these values; the first wrong one is an InputError of one line."""
+    """The model of these values; the first wrong one is a one-line InputError."""
     try:
         return model.model_validate(values, strict=True)
     except ValidationError as error:
@@ -298,7 +298,7 @@ def limits(field: FieldInfo) -> dict[str, float]:
 
 
 def expected(field: FieldInfo) -> str:
-    """What values a field takes: "a whole number from 1 to 100"."""
+    """The values a field accepts: "a whole number from 1 to 100"."""
     (kind, *_) = [part for part in _parts(field.annotation) if part is not type(None)]
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
@@ -316,7 +316,7 @@ def expected(field: FieldInfo) -> str:
 
 
 def described(name: str) -> str:
-    """What a setting means, with its range if that says anything."""
+    """The meaning of a setting, with its range if that is informative."""
     field = _ALL[name]
     text, bounds = field.description or "", limits(field)
     low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))

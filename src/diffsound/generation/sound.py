@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layer:
-    """A voice as it is in a scene. wave: [samples of the scene]; the layers add up to the scene.
+    """One sound of a scene. wave: [samples of the scene]; the layers add up to the scene.
 
     start, end: seconds. gain_db: from the sound as it was made to the sound in the scene.
     """
@@ -38,6 +39,9 @@ class Layer:
     gain_db: float
     wave: np.ndarray
 
+    def __repr__(self) -> str:
+        return f"Layer({str(self)!r})"
+
     def __str__(self) -> str:
         """ "4.0 to 8.0 s: a dog barks, far away"."""
         place = ", far away" if self.distant else ", behind" if self.background else ""
@@ -45,7 +49,7 @@ class Layer:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """All but the wave."""
+        """Everything but the wave."""
         marks = {name: True for name in ("distant", "background") if getattr(self, name)}
         return {
             "text": self.text,
@@ -63,9 +67,9 @@ class Sound:
     wave: [samples] float32 mono, within [-1, 1]; mel: [n_mels, L]; tokens: [F', L'].
     settings: every argument that, with prompt and seed, makes this sound again.
     score: how well it fits the prompt, when candidates were ranked.
-    coverage: what the model knows of such prompts, when the bundle can tell: model/coverage.py.
-    layers: what a scene is mixed of; their waves add up to `wave`.
-    gain: from what mel and tokens say to `wave`, which was brought to a level.
+    coverage: how well the model knows such prompts, when the bundle can tell: model/coverage.py.
+    layers: the sounds that make up a scene; their waves add up to `wave`.
+    gain: the factor that brought the vocoder's wave to the level of `wave`.
     """
 
     wave: np.ndarray
@@ -79,6 +83,10 @@ class Sound:
     coverage: Mapping[str, Any] | None = None
     layers: tuple[Layer, ...] = ()
     gain: float = 1.0
+
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f", score {self.score:.2f}"
+        return f"Sound({self.prompt!r}, {self.duration:g} s, seed {self.seed}{score})"
 
     @property
     def duration(self) -> float:
@@ -102,7 +110,7 @@ class Sound:
 
         Players show the prompt as title; the comment holds the metadata as JSON.
         output: any of `OutputSettings`: `loudness` in LUFS, `rate`, `channels`, `bit_depth`,
-        `trim`. The result never clips, whatever is asked.
+        `trim`. The result never clips, whatever the target.
         """
         from diffsound.audio.io import check_target, write_bytes
 
@@ -126,7 +134,7 @@ class Sound:
     ) -> list[Path]:
         """Write every layer of a scene: NAME-layer1.wav, …, which add up to the scene.
 
-        All have the scene's length and level, for a mixing desk: none is normalised by itself.
+        Each has the scene's length and its level in the scene; none is normalised by itself.
         """
         from diffsound.audio.io import check_target, write_bytes
 
@@ -179,6 +187,14 @@ class Sound:
             figure.save(temporary, format="PNG", dpi=figure.info["dpi"])
         return path
 
+    def play(self) -> None:
+        """Play it to its end with a program of this system, such as `paplay` or `ffplay`."""
+        from diffsound.audio.player import find_player, play
+
+        player = find_player("wav")
+        with tempfile.TemporaryDirectory() as folder:
+            play(player, self.save(Path(folder) / "sound.wav"))
+
     def _repr_html_(self) -> str:
         """A player and the spectrogram, for notebooks."""
         import soundfile
@@ -192,6 +208,13 @@ class Sound:
             f'src="data:image/png;base64,{_base64(picture)}"><br>'
             f'<audio controls src="data:audio/wav;base64,{_base64(audio)}"></audio></figure>'
         )
+
+
+class Sounds(list[Sound]):
+    """The sounds of a call: a list, which a notebook shows as players and spectrograms."""
+
+    def _repr_html_(self) -> str:
+        return "".join(sound._repr_html_() for sound in self)
 
 
 def delivered(

@@ -1,4 +1,4 @@
-"""Sounds that are still noise: what can be shown of them while they form."""
+"""Previews of sounds that are still being drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def unfinished_mel(pipeline: TextToSound, tokens: Tensor) -> NDArray[np.float32]
     """The mel [n_mels, L] of tokens [F', L'] some of which are still the mask.
 
     A masked cell is filled from its neighbours in time, and the mel is as bright as the share of
-    its cells that is drawn: the sound rises out of the dark.
+    cells already drawn.
     """
     codec = pipeline.bundle.codec
     drawn = tokens < codec.codebook_size

@@ -1,7 +1,7 @@
 """BERT's encoder (Devlin et al., 2019), just enough to run MiniLM.
 
-The default text encoder goes through this module and not through `transformers`, whose import
-alone takes longer than the rest of a cold start. A test holds it equal to transformers' BertModel.
+The default text encoder uses this module instead of `transformers`, whose import alone takes longer
+than the rest of a cold start. A test checks that it equals transformers' BertModel.
 """
 
 from __future__ import annotations

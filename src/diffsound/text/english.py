@@ -30,7 +30,7 @@ ARTICLES, ADJECTIVES, PREPOSITIONS = (
 )
 EVENTS = _WORDS["events"]
 JOINING, SOUNDING, CONTINUING = _WORDS["joining"], _WORDS["sounding"], _WORDS["continuing"]
-# Names of sounds whose own verb is certain.
+# Names of sounds that imply a verb.
 OWN_VERB = {"rain": "fall", "wind": "blow", "thunder": "rumble"}
 _NAMING = re.compile(r"^(the|a|an) (sounds?|noises?|recordings?)\b")
 
@@ -99,7 +99,7 @@ _BASE = {verb: verb for verb in sorted(VERBS)}
 
 
 def is_verb(word: str) -> bool:
-    """Whether a word is a form of one of our verbs, which it may be besides a noun: "barks"."""
+    """Whether a word is a form of one of our verbs; it may also be a noun: "barks"."""
     return any(word in table for table in (_BASE, _FROM_THIRD, _FROM_PARTICIPLE))
 
 
@@ -167,7 +167,7 @@ def _read_participle(words: list[str]) -> Phrase | None:
 
 
 def _read_own_verb(words: list[str]) -> Phrase | None:
-    """Rain, heavy rain: they have a verb of their own."""
+    """Rain, heavy rain: nouns that imply a verb."""
     verb = OWN_VERB.get(words[-1]) if words else None
     adjectives_only = all(word in ADJECTIVES for word in words[:-1])
     return _acting(words, verb, [], False) if verb and adjectives_only else None

@@ -87,7 +87,7 @@ class TextEncoder(Protocol):
 
 
 class CachedTextEncoder:
-    """A text encoder in front of another one, giving the same features, on the CPU.
+    """A text encoder that caches the features of another one, on the CPU.
 
     It keeps the features of the `max_entries` texts used last.
     """

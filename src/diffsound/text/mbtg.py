@@ -67,7 +67,7 @@ def mask_based_text(
     '[MASK] [MASK] rainfall [MASK] [MASK]'
     """
     if isinstance(labels, str) or not labels:
-        raise InputError("mask-based text needs a list of one label or more")
+        raise InputError("mask-based text needs a list of at least one label")
     if not masks or min(masks) < 0:
         raise InputError(f"the numbers of masks must be 0 or more, not {tuple(masks)}")
     ordered = list(labels)
@@ -93,8 +93,8 @@ def mask_based_text(
 def clean_label(label: str, alternatives: bool = False) -> str:
     """A display name as words of a sentence.
 
-    AudioSet's names list alternatives, of which the first is the usual one; who speaks is put
-    better by the second; and the first of a place is not yet the place. `alternatives` keeps all.
+    AudioSet's names list alternatives, of which the first is the usual one. For speech the one with
+    "speaking" is better, and a place needs all its parts. `alternatives` keeps all.
 
     >>> clean_label("Vehicle horn, car horn, honking")
     'vehicle horn'
@@ -105,7 +105,7 @@ def clean_label(label: str, alternatives: bool = False) -> str:
     >>> clean_label("Inside, small room")
     'inside small room'
 
-    What stands in brackets tells labels apart, so it stays:
+    Text in brackets tells labels apart, so it stays:
 
     >>> clean_label("Police car (siren)")
     'police car siren'

@@ -3,9 +3,9 @@
     read_scene("rain, then a dog barks in the distance")
     # (Voice("rain", 0), Voice("a dog barks", 1, distant=True))
 
-The opposite of `data/soundscape_text.py`, which puts scenes into words. A few connectives are read
-and nothing is guessed: where a part could not stand alone ("a car starts, then drives away"), the
-sentence stays whole, as one voice in the words it came in.
+The opposite of `data/soundscape_text.py`, which puts scenes into words. Only a few connectives are
+understood, and nothing is guessed: if a part could not stand alone ("a car starts, then drives
+away"), the sentence stays whole, as one voice in its original words.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from diffsound.text.english import (
 )
 
 MOST_VOICES = 6
-MOST_CHARACTERS = 300  # longer texts are stories, and reading them word by word takes its time
+MOST_CHARACTERS = 300  # longer texts are stories, and slow to parse
 
 _FIRST = re.compile(r"^first(?: of all)?,? ")
-# One after another, whatever stands on both sides.
+# One after another, with anything on either side.
 _THEN = re.compile(
     r",? (?:and )?then,? (?:finally,? )?|,? (?:(?:and|is|are) )?followed by |,? and finally,? "
 )
 _THEN_DOING = re.compile(r"\bthen,? (\w+ing)\b")
-# Words that also mean other things: what they join must be sounds.
+# These words also mean other things, so both sides must be sounds.
 _BEFORE = re.compile(r" before ")
 _AFTER = re.compile(r"^(?P<later>.+) after (?!another\b)(?P<sooner>.+)$")
 _AFTER_FIRST = re.compile(r"^after (?P<sooner>[^,]+), (?P<later>.+)$")
-# "as the wheel turns", "with the flu": what is already there makes no sound of its own.
+# "as the wheel turns", "with the flu": a thing already mentioned adds no sound.
 _TOGETHER = re.compile(r",? while |,? (?:as|with) (?!(?:the|its|his|her|their) )")
 _LIST = re.compile(r", and |, | and ")
 _AT_ONCE = re.compile(r"^(?P<parts>.+) (?:at the same time|together|at once|simultaneously)$")
@@ -64,7 +64,7 @@ _FAR_WORD = re.compile(r"\b(?:(an?) )?(?:distant|faraway|far-off) (?=(\w))")
 class Voice:
     """One sound of a scene.
 
-    moment: voices of one moment sound together, those of the next after them; None: throughout.
+    moment: voices of a moment sound together, after those of the moment before; None: throughout.
     count: how many times it happens; None: the sentence does not say. seconds: how long, likewise.
     """
 
@@ -97,7 +97,7 @@ def read_scene(prompt: str) -> tuple[Voice, ...]:
 
 
 def _background(text: str) -> tuple[str, str | None]:
-    """What happens, and what is heard throughout, if anything is."""
+    """The events, and the background if there is one."""
     for pattern in (_BEHIND_FIRST, _BEHIND):
         if (found := pattern.match(text)) and not _THEN.search(found["behind"]):
             return found["front"], found["behind"]
@@ -109,7 +109,7 @@ def _background(text: str) -> tuple[str, str | None]:
 
 
 def _moments(text: str) -> list[str]:
-    """What comes one after another."""
+    """The parts that follow one another."""
     parts = _THEN.split(text)
     if _goes_on(text) and not is_verb(parts[0].split(" ")[0]):
         parts = [text]
@@ -130,7 +130,7 @@ def _ordered(text: str) -> list[str]:
 
 
 def _together(text: str) -> list[str]:
-    """What sounds at the same time."""
+    """The parts that sound at the same time."""
     if found := _AT_ONCE.match(text):
         parts = _ONCE_JOIN.split(found["parts"])
         return parts if len(parts) > 1 and _sounds(parts) else [text]
@@ -170,7 +170,7 @@ def _article(found: re.Match[str]) -> str:
 
 
 def _stands_alone(text: str) -> bool:
-    """Whether a part names its own sound; "growls", "it stops" and "nothing" do not."""
+    """Whether a part is a sound by itself; "growls", "it stops" and "nothing" are not."""
     words = tidy(text).split()
     if not words or words[0] in CONTINUING:
         return False
@@ -180,7 +180,7 @@ def _stands_alone(text: str) -> bool:
 
 
 def _sounds(parts: Iterable[str]) -> bool:
-    """Whether all parts name things that sound, as "before dawn" does not."""
+    """Whether all parts name things that can be heard, unlike the "dawn" of "before dawn"."""
     return all(_is_sound(_FAR_PLACE.sub("", part)) for part in parts)
 
 
@@ -193,5 +193,5 @@ def _is_sound(text: str) -> bool:
 
 
 def _act(parts: Iterable[str]) -> bool:
-    """Whether all parts say who does what, or have a verb of their own (rain, wind)."""
+    """Whether all parts say who does what, or imply a verb (rain, wind)."""
     return all(phrase_of(_FAR_PLACE.sub("", part)).statements for part in parts)
