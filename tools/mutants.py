@@ -41,10 +41,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         for name in ("schedule", "process", "loss", "samplers", "draws", "official")
     },
     "text/mbtg.py": ("tests/text/test_mbtg.py",),
-    "data/samplers.py": (
-        "tests/data/test_samplers.py",
-        "tests/data/test_curriculum.py",
-    ),
+    "data/loaders.py": ("tests/data/test_loaders.py",),
     "evaluation/metrics.py": ("tests/evaluation/test_metrics.py",),
     "evaluation/compare.py": ("tests/evaluation/test_compare.py", "tests/evaluation/test_study.py"),
     "evaluation/captions.py": (

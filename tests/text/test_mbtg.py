@@ -49,7 +49,7 @@ def test_the_papers_example_can_be_drawn() -> None:
     assert min(texts.values()) > 25
 
 
-def test_orders() -> None:
+def test_labels_are_given_shuffled_or_sorted() -> None:
     labels = ["siren", "rain", "bell"]
 
     def words(order: mbtg.Order, seed: int) -> tuple[str, ...]:
@@ -79,14 +79,8 @@ def test_alternatives_are_dropped_or_kept() -> None:
     ]
 
 
-def test_cleaning_can_be_left_out() -> None:
-    assert mask_based_text(["Bark, Woof"], _rng(), masks=(1,), clean=False) == (
-        "[MASK] Bark, Woof [MASK]"
-    )
-
-
 @pytest.mark.parametrize("labels", [[], "dog", [" , "]])
-def test_empty_labels_are_refused(labels: list[str]) -> None:
+def test_missing_and_empty_labels_are_refused(labels: list[str]) -> None:
     with pytest.raises(InputError, match="label"):
         mask_based_text(labels, _rng())
 
@@ -109,7 +103,7 @@ def test_audioset_labels_stay_distinct() -> None:
 
 
 @pytest.mark.parametrize("kind", ["minilm", "clip", "bert"])
-def test_every_encoder_accepts_masked_text(kind: str, bert_folder: Path, clip_folder: Path) -> None:
+def test_every_encoder_reads_masked_text(kind: str, bert_folder: Path, clip_folder: Path) -> None:
     folder = clip_folder if kind == "clip" else bert_folder
     encoder = load_text_encoder(
         TextEncoderConfig.model_validate({"kind": kind, "name": str(folder)})

@@ -23,7 +23,7 @@ TWO = (Voice("a dog barks", 0), Voice("a cat meows", 1))
         "after a dog barks, a cat meows",
     ],
 )
-def test_events_in_order_are_found(sentence: str) -> None:
+def test_connectives_of_sequence_give_two_moments(sentence: str) -> None:
     assert read_scene(sentence) == TWO
 
 
@@ -36,7 +36,7 @@ def test_events_in_order_are_found(sentence: str) -> None:
         "a dog barks and a cat meows at the same time",
     ],
 )
-def test_simultaneous_events_are_found(sentence: str) -> None:
+def test_connectives_of_simultaneity_give_one_moment(sentence: str) -> None:
     assert read_scene(sentence) == (Voice("a dog barks", 0), Voice("a cat meows", 0))
 
 
@@ -49,11 +49,11 @@ def test_simultaneous_events_are_found(sentence: str) -> None:
         "a dog barks over rain",
     ],
 )
-def test_backgrounds_are_found(sentence: str) -> None:
+def test_a_background_lasts_throughout(sentence: str) -> None:
     assert read_scene(sentence) == (Voice("a dog barks", 0), Voice("rain", None))
 
 
-def test_a_leading_while_clause_is_a_background() -> None:
+def test_a_leading_while_clause_is_the_background() -> None:
     assert read_scene("while rain falls, a dog barks, then a cat meows") == (
         *TWO,
         Voice("rain falls", None),
@@ -71,7 +71,7 @@ def test_a_leading_while_clause_is_a_background() -> None:
         ("church bells from afar", "church bells"),
     ],
 )
-def test_distant_sounds_are_found(sentence: str, near: str) -> None:
+def test_words_of_distance_make_a_voice_distant(sentence: str, near: str) -> None:
     assert read_scene(sentence) == (Voice(near, 0, distant=True),)
 
 
@@ -83,7 +83,7 @@ def test_each_voice_has_its_own_distance() -> None:
     )
 
 
-def test_bare_names_of_sounds_are_voices() -> None:
+def test_names_of_sounds_are_voices_too() -> None:
     assert read_scene("barking then meowing") == (Voice("barking", 0), Voice("meowing", 1))
     assert read_scene("dog bark then siren") == (Voice("dog bark", 0), Voice("siren", 1))
 
@@ -95,7 +95,7 @@ def test_a_background_does_not_include_earlier_events() -> None:
     )
 
 
-def test_lists_of_sounds() -> None:
+def test_a_list_of_actions_is_split_into_voices() -> None:
     assert read_scene("rain, thunder and wind") == tuple(
         Voice(name, 0) for name in ("rain", "thunder", "wind")
     )
@@ -130,7 +130,7 @@ def test_lists_of_sounds() -> None:
         "a dog barks, then " * 30 + "a cat meows",
     ],
 )
-def test_a_single_sound_keeps_its_words(sentence: str) -> None:
+def test_a_sentence_about_one_sound_stays_whole(sentence: str) -> None:
     assert read_scene(sentence) == (Voice(sentence),)
 
 
@@ -140,13 +140,13 @@ def test_long_texts_are_not_parsed() -> None:
     assert read_scene(sentence) == (Voice(sentence),)
 
 
-def test_hostile_texts_are_parsed_quickly() -> None:
+def test_hostile_texts_are_read_quickly() -> None:
     for piece in (" and ", " in the background ", ", then ", " as ", "a ", " before after while "):
         read_scene((piece * MOST_CHARACTERS)[:MOST_CHARACTERS])
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_captions_of_mixed_scenes_are_understood(seed: int) -> None:
+def test_captions_of_mixed_scenes_are_read_back(seed: int) -> None:
     """The writer of scenes and their reader agree, whichever of its wordings the writer takes."""
     dog, cat = Heard(("a dog barks",)), Heard(("a cat meows",), distant=True)
     voices = read_scene(caption_of(Outline(((dog,), (cat,))), default_rng(seed)))

@@ -58,7 +58,7 @@ def test_minilm_equals_transformers(minilm: FrozenTextEncoder) -> None:
     torch.testing.assert_close(ours.pooled, expected, atol=1e-5, rtol=0)
 
 
-def test_minilm_puts_similar_meanings_close_together(minilm: FrozenTextEncoder) -> None:
+def test_minilm_pooled_vectors_are_close_for_like_meanings(minilm: FrozenTextEncoder) -> None:
     dog, hound, rain = minilm(["a dog barks", "barking of a hound", "heavy rain falls"]).pooled
     assert dog @ hound > dog @ rain + 0.2
 
@@ -183,7 +183,7 @@ def test_long_text_is_cut_with_a_warning_and_keeps_its_end(encoder: FrozenTextEn
         ),
     ],
 )
-def test_mask_token(
+def test_mask_becomes_the_encoders_own_token(
     kind: str,
     options: dict[str, str],
     tokens: list[str],

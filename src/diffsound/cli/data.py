@@ -142,8 +142,8 @@ def prepare(
     )
     typer.echo(
         f"{result.made} clips prepared in {result.elapsed:.1f} s: "
-        f"{result.clips_per_second:.1f} clips/s, "
-        f"{result.audio_hours_per_hour:.0f} audio-hours/hour"
+        f"{result.made / result.elapsed:.1f} clips/s, "
+        f"{result.made_seconds / result.elapsed:.0f} audio-hours/hour"
     )
 
 

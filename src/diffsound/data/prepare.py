@@ -84,14 +84,6 @@ class PrepareResult:
     made_seconds: float
     elapsed: float
 
-    @property
-    def clips_per_second(self) -> float:
-        return self.made / max(self.elapsed, 1e-9)
-
-    @property
-    def audio_hours_per_hour(self) -> float:
-        return self.made_seconds / max(self.elapsed, 1e-9)
-
 
 def prepare(
     source: Source,

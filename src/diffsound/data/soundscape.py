@@ -38,9 +38,7 @@ class SceneConfig(Config):
     seconds: float = Field(default=10.0, gt=0.5)
     events: tuple[int, int] = (1, 4)
     background: float = Field(default=0.5, ge=0, le=1)  # of scenes with two events or more
-    together: float = Field(
-        default=0.35, ge=0, le=1
-    )  # that an event gets a companion at the same time
+    together: float = Field(default=0.35, ge=0, le=1)  # that an event gets a simultaneous one
     distance: float = Field(default=0.15, ge=0, le=1)
     repetition: float = Field(default=0.2, ge=0, le=1)
     snr_db: tuple[float, float] = (3.0, 15.0)  # of an event over the background

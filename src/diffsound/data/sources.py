@@ -110,7 +110,7 @@ class Folder(Source):
             return {}
         rows: Iterable[Fields]
         if path.suffix.lower() in (".jsonl", ".ndjson"):
-            rows = read_jsonl(path, (), report)
+            rows = read_jsonl(path, report)
         else:
             rows = ({**row} for row in read_csv(path, (), report))
         table: dict[str, list[Fields]] = {}

@@ -127,10 +127,8 @@ def read_csv(
         check_columns(path, [], required)
 
 
-def read_jsonl(
-    path: str | Path, required: Sequence[str], report: SourceReport
-) -> Iterator[dict[str, str | list[str]]]:
-    """The objects of a JSON-lines file; bad lines and lines without a required key are noted."""
+def read_jsonl(path: str | Path, report: SourceReport) -> Iterator[dict[str, str | list[str]]]:
+    """The objects of a JSON-lines file; bad lines are noted and skipped."""
     path = Path(path)
     for number, line in enumerate(read_text(path, report).splitlines(), start=1):
         if not line.strip():
@@ -141,10 +139,6 @@ def read_jsonl(
             fields = None
         if not isinstance(fields, dict):
             report.note(f"{path.name} line {number}: not a JSON object; skipped")
-            continue
-        missing = [name for name in required if name not in fields]
-        if missing:
-            report.note(f"{path.name} line {number}: no '{missing[0]}'; skipped")
             continue
         yield {
             str(name): [str(item) for item in value] if isinstance(value, list) else str(value)
@@ -205,9 +199,6 @@ class AudioFinder:
             first = self._by_stem.setdefault(stem, location)
             if first is not location:
                 report.note(f"'{stem}' exists twice; using {first}, not {location}")
-
-    def __len__(self) -> int:
-        return len(self._by_stem)
 
     def find(self, stems: Iterable[str]) -> AudioLocation | None:
         """The first of the stems that exists."""

@@ -45,7 +45,6 @@ def mask_based_text(
     masks: Sequence[int] = (1, 2),
     order: Order = "given",
     synonyms: Mapping[str, Sequence[str]] | None = None,
-    clean: bool = True,
     alternatives: bool = False,
 ) -> str:
     """A text for a clip with these labels.
@@ -53,7 +52,6 @@ def mask_based_text(
     masks:    the values m may take, all equally likely.
     order:    the labels as given, reshuffled each time, or in alphabetical order.
     synonyms: other wordings of a label; one of them or the label itself is drawn.
-    clean:    turn AudioSet's display names into words with `clean_label`.
     alternatives: keep all the alternatives that such a name lists.
 
     >>> rng = np.random.default_rng(0)
@@ -83,8 +81,7 @@ def mask_based_text(
 
     words = run()
     for label in ordered:
-        name = clean_label(label, alternatives) if clean else label
-        wordings = [name, *(synonyms or {}).get(label, ())]
+        wordings = [clean_label(label, alternatives), *(synonyms or {}).get(label, ())]
         words.append(wordings[int(rng.integers(len(wordings)))])
         words += run()
     return " ".join(words)

@@ -163,7 +163,7 @@ class Stage(ABC):
         """Called when the first weights are in place, before training."""
 
     def shard(self, module: nn.Module, device: str) -> None:
-        """Divide a player, or the product's average, over the processes (see engine.shard)."""
+        """Divide a player, or the product's average, over the processes (see `engine.shard`)."""
         raise ConfigError(f"train.shard is for the decoder; a {self.kind} fits on one device")
 
     def compile(self) -> None:
