@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.codec.codec import Codec
-from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.codes import ColumnEmbedding
-from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.layers import CrossAttention, FeedForward, SelfAttention
 from diffsound.errors import BundleError, InputError
 from diffsound.model.bundle import Bundle
@@ -20,6 +18,8 @@ from diffsound.threads import torch_threads
 from diffsound.vocoder import Vocoder
 
 if TYPE_CHECKING:
+    from diffsound.decoder.ar import ARDecoder
+    from diffsound.decoder.diffsound import Diffsound
     from diffsound.model.onnx_runtime import OnnxCodec, OnnxDiffsound, OnnxVocoder
 
 Backend = Literal["torch", "int8", "onnx"]

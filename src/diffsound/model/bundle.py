@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,6 @@ from torch import Tensor, nn
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.decoder import build_decoder
-from diffsound.decoder.ar import ARDecoder
-from diffsound.decoder.diffsound import Diffsound
 from diffsound.errors import BundleError, DiffsoundError, InputError
 from diffsound.files import (
     atomic_write,
@@ -63,6 +61,10 @@ from diffsound.weights import (
     load_weights,
     save_weights,
 )
+
+if TYPE_CHECKING:
+    from diffsound.decoder.ar import ARDecoder
+    from diffsound.decoder.diffsound import Diffsound
 
 CARD_FILE = "README.md"
 _CHECKSUMS = "\n## Checksums\n\nSHA-256 of every file, as `sha256sum --check` reads them:\n\n"
