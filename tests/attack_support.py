@@ -1,9 +1,15 @@
-"""How long the fuzzers run: seconds in CI, as long as you like with DIFFSOUND_ATTACK=10000."""
+"""How long the attacks run, and what they counted.
+
+Seconds in CI, as long as you like with DIFFSOUND_ATTACK=10000. With DIFFSOUND_TALLY=FILE every
+test adds its counts to a file, of which tools/reliability.py makes docs/reliability.md.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 from hypothesis import HealthCheck, settings
@@ -11,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from diffsound.errors import DiffsoundError
 
 EXAMPLES = int(os.environ.get("DIFFSOUND_ATTACK", "0"))
+_SURVIVED: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 
 def attack(examples: int) -> settings:
@@ -26,12 +33,15 @@ def attack(examples: int) -> settings:
 
 def survives(call: Callable[[], object]) -> bool:
     """Whether nothing was wrong; if not, it must be one line of one of our own errors."""
+    counts = _SURVIVED[os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[-1].split(" ")[0]]
+    counts["inputs"] += 1
     try:
         call()
     except DiffsoundError as error:
         message = str(error)
     else:
         return True
+    counts["refused"] += 1
     assert message
     assert "\n" not in message, message
     assert len(message) < 2000, message
@@ -39,7 +49,14 @@ def survives(call: Callable[[], object]) -> bool:
 
 
 def tally(name: str, **counts: int) -> None:
-    """Add to the counts of which tools/reliability.py makes its page, if DIFFSOUND_TALLY is set."""
+    """Add a line of counts to the file DIFFSOUND_TALLY, if it is set."""
     if path := os.environ.get("DIFFSOUND_TALLY"):
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(json.dumps({"name": name, **counts}) + "\n")
+
+
+@atexit.register
+def _tally_survived() -> None:
+    for test, counts in _SURVIVED.items():
+        name = test.removeprefix("test_").partition("[")[0].replace("_", " ")
+        tally(f"fuzz: {name}", inputs=counts["inputs"], refused=counts["refused"])

@@ -7,13 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import diffsound
-from diffsound.training.run_files import read_log
+from diffsound.training.run_files import checkpoint_steps, read_log
 from diffsound.training.runs import train
 from diffsound.weights import load_export
 
@@ -54,8 +55,11 @@ assert divided == ["train.shard=true" in settings for *_, settings in runs]
 """
 
 
-def launch(runs: list[tuple[str, str, str, str, list[str]]], processes: int) -> None:
-    """Train in several processes, started as torchrun would, and wait for them."""
+Runs = list[tuple[str, str, str, str, list[str]]]
+
+
+def start(runs: Runs, processes: int) -> list[subprocess.Popen[str]]:
+    """Train in several processes, started as torchrun would."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
@@ -77,6 +81,12 @@ def launch(runs: list[tuple[str, str, str, str, list[str]]], processes: int) -> 
         started.append(
             subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         )
+    return started
+
+
+def launch(runs: Runs, processes: int) -> None:
+    """Train in several processes, and wait for them."""
+    started = start(runs, processes)
     endings = [process.communicate(timeout=300) for process in started]
     for process, (_, errors) in zip(started, endings, strict=True):
         assert process.returncode == 0, errors
@@ -110,3 +120,35 @@ def test_two_processes_equal_one_with_twice_the_batch(
         alone, both = (load_export(run)[2] for run in runs)
         for key, tensor in alone.items():
             torch.testing.assert_close(both[key], tensor, rtol=1e-2, atol=1e-4)
+
+
+def test_a_killed_process_ends_the_other_and_the_run_resumes_to_the_same_weights(
+    prepared: Path, tmp_path: Path
+) -> None:
+    stage, own = SETTINGS["codec"]
+    settings = [*COMMON, *own, "train.batch_size=2", "train.max_steps=40"]
+    settings.append("train.checkpoint_steps=2")
+
+    def runs(name: str) -> Runs:
+        config = str(TINY / "codec.yaml")
+        return [(stage, config, str(prepared), str(tmp_path / name), settings)]
+
+    first, second = start(runs("killed"), 2)
+    try:
+        deadline = time.monotonic() + 200
+        while not list((tmp_path / "killed").glob("step-*")):
+            assert time.monotonic() < deadline
+            assert first.poll() is None
+            time.sleep(0.01)
+        second.kill()
+        first.communicate(timeout=200)  # it notices by itself
+        assert first.returncode > 0
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+    assert checkpoint_steps(tmp_path / "killed")[-1] < 40
+    launch([*runs("killed"), *runs("whole")], 2)
+    killed, whole = (load_export(tmp_path / name)[2] for name in ("killed", "whole"))
+    for key, tensor in whole.items():
+        assert torch.equal(killed[key], tensor), key
