@@ -420,15 +420,14 @@ def shard_members(folder: Path, shard: ShardInfo) -> Members:
 def verify_shards(folder: Path, shards: Collection[ShardInfo]) -> None:
     """Recompute checksums; the first shard that differs is named."""
     for shard in shards:
+        path = folder / shard.name
         try:
-            found = sha256(folder / shard.name)
+            found = sha256(path)
         except OSError as error:
-            raise DataError(
-                f"cannot read {folder / shard.name}: {error.strerror or error}"
-            ) from error
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         if found != shard.sha256:
             raise DataError(
-                f"{folder / shard.name} is damaged: it does not match its checksum; "
+                f"{path} is damaged: it does not match its checksum; "
                 "delete it and run the command that made it again"
             )
 

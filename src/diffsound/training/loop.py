@@ -375,13 +375,9 @@ class Trainer:
         return best is None or best == self.position.step or self.config.export == "last"
 
     def _export(self, state: Mapping[str, Tensor]) -> None:
+        stage, now = self.stage, self.position
         write_export(
-            self.run,
-            self.stage.kind,
-            self.stage.export_config(),
-            state,
-            step=self.position.step,
-            metrics=self.position.metrics,
+            self.run, stage.kind, stage.export_config(), state, step=now.step, metrics=now.metrics
         )
 
     def _complete_export(self) -> None:
@@ -395,13 +391,9 @@ class Trainer:
 
     def _snapshot(self) -> Checkpoint:
         scaler = self.accelerator.scaler
-        return Checkpoint(
-            self.team.tensors(),
-            {
-                "position": asdict(self.position),
-                "scaler": scaler.state_dict() if scaler is not None else None,
-            },
-        )
+        scale = scaler.state_dict() if scaler is not None else None
+        state = {"position": asdict(self.position), "scaler": scale}
+        return Checkpoint(self.team.tensors(), state)
 
     def _resume(self) -> None:
         found = load_newest(self.run)
