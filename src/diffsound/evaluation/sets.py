@@ -265,7 +265,7 @@ def write_passed(
         wave = torch.from_numpy(read_audio(real / f"{name}.wav", rate))
         mel = bundle.mel(wave)
         if through == "codec":
-            mel = pipeline.decode(bundle.codec.encode(mel))
+            mel = pipeline.decode(bundle.codec.encode(mel), [torch.Generator().manual_seed(0)])
         made = pipeline.vocode(mel)
         samples = fit_length(made[0].cpu().numpy(), len(wave))
         write_audio(path, samples, rate, overwrite=True)

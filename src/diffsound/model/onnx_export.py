@@ -140,6 +140,11 @@ def _networks(bundle: Bundle) -> dict[str, Exportable]:
         ),
         "codec": (CodecDecoder(codec), {"tokens": tokens}, {"tokens": {0: free[0], 2: length}}),
     }
+    if codec.texture is not None:
+        noise = codec.texture.noise(columns * codec.time_stride)._asdict()
+        free_axes = {0: free[0], 1: codec.time_stride * length}
+        networks["codec"][1].update({k: v.repeat(batch, 1, 1) for k, v in noise.items()})
+        networks["codec"][2].update(dict.fromkeys(noise, free_axes))
     frames = torch.export.Dim("frames", min=_MIN_COLUMNS, max=_MAX_COLUMNS)
     mel = {"mel": torch.zeros(batch, codec.n_mels, 64)}
     if isinstance(vocoder, ISTFTVocoder):
