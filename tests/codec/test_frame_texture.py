@@ -38,7 +38,7 @@ def some_mels(clips: int, frames: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def slow_log_prob(texture: FrameTexture, mel: Tensor, mean: Tensor, rows: Tensor) -> Tensor:
     """One frame at a time, with whole covariance matrices; no dither."""
-    context = texture._context(mean, rows)
+    context = texture.context(mean, rows)
     deviation = ((mel - mean) / UNIT).transpose(1, 2)
     result = torch.zeros(deviation.shape[:2])
     for clip in range(len(mel)):
@@ -87,7 +87,7 @@ def test_draws_have_the_mean_and_covariance_of_the_density() -> None:
     draws = texture.draw(mean.expand(20_000, -1, -1), ROWS, generator)[..., 0]
     draws = (draws - mean[0, :, 0]) / UNIT
     with torch.no_grad():
-        hidden = texture._hidden(texture._context(mean, rows)[0, 0], torch.zeros(2 * BANDS))
+        hidden = texture._hidden(texture.context(mean, rows)[0, 0], torch.zeros(2 * BANDS))
         weights = texture.weights(hidden).softmax(0)
         numbers = torch.einsum("h,mhn->mn", hidden, texture.gaussians) + texture.bias
     locs, spreads = numbers[:, :BANDS], numbers[:, BANDS : 2 * BANDS].clamp(-4, 3)
@@ -179,6 +179,16 @@ def test_training_draws_the_number_of_rows_and_evaluation_uses_all() -> None:
     trained = {name for name, p in codec.named_parameters() if p.grad is not None}
     assert trained
     assert all(name.startswith("texture.") for name in trained)
+
+
+@torch.no_grad()
+def test_items_are_drawn_one_after_another_from_the_generator() -> None:
+    """In a batch an item has the noise that it would have after the items before it."""
+    texture, (_, mean, _) = make(), some_mels(3, 9)
+    together = texture.draw(mean, ROWS, torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(3)
+    alone = torch.cat([texture.draw(one, ROWS, generator) for one in mean.split(1)])
+    torch.testing.assert_close(together, alone)
 
 
 def test_texture_does_not_change_the_name_of_the_tokens() -> None:

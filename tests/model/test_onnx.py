@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from diffsound.audio.mel import MelConfig
 from diffsound.codec import Codec, CodecConfig
-from diffsound.codec.config import SeamsConfig
+from diffsound.codec.config import FrameTextureConfig, SeamsConfig
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.contract import Choice
 from diffsound.decoder.diffsound import Diffsound
@@ -231,6 +232,32 @@ def test_a_codec_with_seams(tmp_path: Path) -> None:
     torch.testing.assert_close(
         Session(path)(tokens=tokens), codec.decode(tokens), atol=1e-5, rtol=1e-4
     )
+
+
+def test_a_codec_that_draws_textures(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    """The loop over the frames is one Scan: the same mel from the same generator, any length."""
+    how = FrameTextureConfig(patch=2, width=8, layers=1, hidden=12, past=2, mixtures=2, rank=2)
+    codec = Codec(tiny_bundle.codec.config.model_copy(update={"texture": how}))
+    state = codec.state_dict() | tiny_bundle.codec.state_dict()
+    codec.load_state_dict(state)
+    codec.eval().requires_grad_(False)
+    assert codec.texture is not None
+    codec.texture.gaussians.normal_(std=0.2)
+    part = tiny_bundle.config.codec.model_copy(update={"model": codec.config})
+    config = tiny_bundle.config.model_copy(update={"codec": part})
+    textured = replace(tiny_bundle, config=config, codec=codec).save_pretrained(tmp_path / "drawn")
+    export_onnx(Bundle.from_pretrained(textured), textured)
+    bundle = Bundle.from_pretrained(textured)
+    exported = networks(bundle, "onnx").codec
+    for columns in (8, 21):
+        tokens = torch.randint(0, codec.codebook_size, (1, codec.rows, columns))
+        drawn, expected = (
+            decode(tokens, torch.Generator().manual_seed(4))
+            for decode in (exported.decode, bundle.codec.decode)
+        )
+        torch.testing.assert_close(drawn, expected, atol=1e-4, rtol=1e-3)
+        other = exported.decode(tokens, torch.Generator().manual_seed(5))
+        assert not torch.allclose(drawn, other, atol=1e-3)
 
 
 def test_what_cannot_run_is_refused(

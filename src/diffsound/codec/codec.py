@@ -121,12 +121,16 @@ class Codec(nn.Module):
 
         generator: on the CPU, for a codec that draws textures; others ignore it.
         """
+        mel = self.mean(tokens)
+        return mel if self.texture is None else self.texture.draw(mel, self.rows, generator)
+
+    def mean(self, tokens: Tensor) -> Tensor:
+        """As `decode`, before any texture is drawn."""
         if tokens.ndim != 3 or tokens.shape[1] != self.rows or tokens.shape[2] == 0:
             raise InputError(
                 f"tokens must be [batch, {self.rows}, columns ≥ 1], not {list(tokens.shape)}"
             )
-        mel = self._decode(self.quantizer.lookup(self._checked(tokens)))
-        return mel if self.texture is None else self.texture.draw(mel, self.rows, generator)
+        return self._decode(self.quantizer.lookup(self._checked(tokens)))
 
     def sketch(self, tokens: Tensor) -> Tensor:
         """The first rows of tokens, [B, k, L'] → a rough mel [B, n_mels, L' · time_stride].
@@ -192,7 +196,8 @@ class Codec(nn.Module):
     def _log_prob(
         self, mel: Tensor, tokens: Tensor, generator: torch.Generator | None
     ) -> Tensor | None:
-        """Log density [B, L] of mels given their tokens, half of the time in training the first rows."""
+        """Log density [B, L] of mels given their tokens; half of those in training, given the first
+        rows only."""
         if self.texture is None:
             return None
         fewest = min(self.config.texture.fewest_rows, self.rows) if self.config.texture else 0

@@ -14,6 +14,8 @@ Sampling is one pass over the frames. Nothing adversarial, no listener, no tunin
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, LowRankMultivariateNormal, MixtureSameFamily
@@ -27,6 +29,18 @@ UNIT = 0.03
 _FARTHEST = 12.0  # units: no frame of a recording strays so far from its average
 # The floor of a mel is a single value, on which a density would grow without bound.
 _DITHER = 0.002
+
+
+class TextureNoise(NamedTuple):
+    """What frames are drawn from.
+
+    own [..., n_mels], shared [..., rank]: standard normal. gumbel [..., mixtures]: the largest of
+    logits plus gumbel is a draw from their softmax.
+    """
+
+    own: Tensor
+    shared: Tensor
+    gumbel: Tensor
 
 
 class FrameTexture(nn.Module):
@@ -86,7 +100,7 @@ class FrameTexture(nn.Module):
             before = before + forget * torch.randn(before.shape, generator=generator).to(mel)
         # [B, L, n_mels, past] → [B, L, past · n_mels], the oldest frame first
         before = before.unfold(1, self.config.past, 1).transpose(2, 3).flatten(2)[:, :length]
-        hidden = self._hidden(self._context(mean, rows), before)
+        hidden = self._hidden(self.context(mean, rows), before)
         with torch.autocast(mel.device.type, enabled=False):
             numbers = torch.einsum("blh,mhn->blmn", hidden.float(), self.gaussians) + self.bias
             mean_, spread, factor = self._split(numbers)
@@ -100,32 +114,38 @@ class FrameTexture(nn.Module):
     @torch.no_grad()
     def draw(self, mean: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
         """A mel [B, n_mels, L] for each mean mel, not clipped; the noise is drawn on the CPU."""
-        rates = torch.full((len(mean),), rows, device=mean.device)
-        context = self._context(mean, rates).float()
-        drawn = [self._draw_one(item, generator) for item in context]
-        return mean + UNIT * torch.stack(drawn).transpose(1, 2)
-
-    def _draw_one(self, context: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Deviations [L, n_mels] of one item with the context [L, hidden]."""
-        config, bands, length = self.config, self.n_mels, len(context)
-
-        def noise(*shape: int) -> Tensor:
-            return torch.randn(length, *shape, generator=generator).to(context)
-
-        own, shared = noise(bands), noise(config.rank)
-        # The largest of logits with Gumbel noise is a draw from their softmax.
-        uniform = torch.rand(length, config.mixtures, generator=generator).clamp_min(1e-20)
-        gumbel = -torch.log(-torch.log(uniform)).to(context)
-        drawn = context.new_zeros(length + config.past, bands)
+        batch, _, length = mean.shape
+        past, device = self.config.past, mean.device
+        context = self.context(mean, torch.full((batch,), rows, device=device)).float()
+        noises = [self.noise(length, generator) for _ in range(batch)]
+        own, shared, gumbel = (
+            torch.stack(parts, dim=1).to(device) for parts in zip(*noises, strict=True)
+        )
+        drawn = context.new_zeros(batch, past + length, self.n_mels)
         for t in range(length):
-            hidden = self._hidden(context[t], drawn[t : t + config.past].view(-1))
-            which = int((self.weights(hidden) + gumbel[t]).argmax())
-            mean, spread, factor = self._split(hidden @ self.gaussians[which] + self.bias[which])
-            frame = torch.addmv(mean, factor, shared[t]).addcmul_(spread.exp(), own[t])
-            drawn[t + config.past] = frame.clamp(-_FARTHEST, _FARTHEST)
-        return drawn[config.past :]
+            before = drawn[:, t : t + past].flatten(1)
+            noise = TextureNoise(own[t], shared[t], gumbel[t])
+            drawn[:, t + past] = self.next_frame(context[:, t], before, noise)
+        return mean + UNIT * drawn[:, past:].transpose(1, 2)
 
-    def _context(self, mean: Tensor, rows: Tensor) -> Tensor:
+    def noise(self, length: int, generator: torch.Generator | None = None) -> TextureNoise:
+        """What `length` frames of one item are drawn from, on the CPU."""
+        own = torch.randn(length, self.n_mels, generator=generator)
+        shared = torch.randn(length, self.config.rank, generator=generator)
+        uniform = torch.rand(length, self.config.mixtures, generator=generator)
+        return TextureNoise(own, shared, -torch.log(-torch.log(uniform.clamp_min(1e-20))))
+
+    def next_frame(self, context: Tensor, before: Tensor, noise: TextureNoise) -> Tensor:
+        """The deviation [B, n_mels] given the context [B, hidden] and the frames before it,
+        [B, past · n_mels]."""
+        hidden = self._hidden(context, before)
+        which = (self.weights(hidden) + noise.gumbel).argmax(-1)
+        chosen = torch.bmm(hidden[:, None], self.gaussians[which])[:, 0] + self.bias[which]
+        mean, spread, factor = self._split(chosen)
+        joint = torch.bmm(factor, noise.shared[..., None])[..., 0]
+        return (mean + joint + spread.exp() * noise.own).clamp(-_FARTHEST, _FARTHEST)
+
+    def context(self, mean: Tensor, rows: Tensor) -> Tensor:
         """What the mean mel [B, n_mels, L] says of each frame: [B, L, hidden]."""
         length = mean.shape[2]
         centred = 4 * (mean - 0.45)  # mean and spread of mels where there is sound

@@ -262,7 +262,7 @@ def write_copies(
             wave = torch.from_numpy(read_audio(real / f"{name}.wav", rate))
             mel = bundle.mel(wave)
             if row == "codec":
-                mel = pipeline.decode(bundle.codec.encode(mel))
+                mel = pipeline.decode(bundle.codec.encode(mel), [torch.Generator().manual_seed(0)])
             made = pipeline.vocode(mel)[0].cpu().numpy()
             write_audio(path, fit_length(made, len(wave)), rate, overwrite=True)
 

@@ -23,7 +23,7 @@ def unfinished_mel(pipeline: TextToSound, tokens: Tensor) -> NDArray[np.float32]
     drawn = tokens < codec.codebook_size
     filled = _fill(tokens.cpu().numpy(), drawn.cpu().numpy())
     with torch.inference_mode():
-        mel = codec.decode(torch.from_numpy(filled)[None].to(pipeline.device))[0].clamp(0, 1).cpu()
+        mel = codec.mean(torch.from_numpy(filled)[None].to(pipeline.device))[0].clamp(0, 1).cpu()
     share = drawn.float().cpu()
     if codec.config.rows_are_bands:
         share = share.repeat_interleave(mel.shape[0] // codec.rows, dim=0)

@@ -21,9 +21,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan  # the exporter knows it; torch has no public name yet
 
 from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
+from diffsound.codec.frame_texture import UNIT, TextureNoise
 from diffsound.config import Config
 from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.transformer import Block, DenoisingTransformer, TextContext
@@ -92,14 +94,40 @@ class AnyLength(nn.Module):
 
 
 class CodecDecoder(nn.Module):
-    """Tokens [B, F', L'] to mel [B, n_mels, L' * time_stride]."""
+    """Tokens [B, F', L'] to mel [B, n_mels, L' * time_stride].
+
+    A codec that draws textures takes their noise as inputs (`codec.frame_texture.TextureNoise`);
+    its loop over the frames becomes one Scan.
+    """
 
     def __init__(self, codec: Codec) -> None:
         super().__init__()
         self.codec = codec
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.codec.decode(tokens)
+    def forward(
+        self,
+        tokens: Tensor,
+        own: Tensor | None = None,
+        shared: Tensor | None = None,
+        gumbel: Tensor | None = None,
+    ) -> Tensor:
+        texture = self.codec.texture
+        mean = self.codec.mean(tokens)
+        if texture is None:
+            return mean
+        assert own is not None
+        assert shared is not None
+        assert gumbel is not None
+        rows = torch.full((tokens.shape[0],), self.codec.rows)
+        each = (texture.context(mean, rows), own, shared, gumbel)  # [B, L, …]
+
+        def step(before: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            frame = texture.next_frame(now[0], before, TextureNoise(*now[1:]))
+            return torch.cat((before[:, texture.n_mels :], frame), dim=1), frame
+
+        nothing = mean.new_zeros(mean.shape[0], texture.config.past * texture.n_mels)
+        _, frames = scan(step, nothing, tuple(part.transpose(0, 1) for part in each), dim=0)
+        return mean + UNIT * frames.permute(1, 2, 0)
 
 
 class ISTFTNetwork(nn.Module):
@@ -278,6 +306,11 @@ def _networks(bundle: Bundle) -> dict[str, Exportable]:
         ),
         "codec": (CodecDecoder(codec), {"tokens": tokens}, {"tokens": {0: free[0], 2: length}}),
     }
+    if codec.texture is not None:
+        noise = codec.texture.noise(columns * codec.time_stride)._asdict()
+        free_axes = {0: free[0], 1: codec.time_stride * length}
+        networks["codec"][1].update({k: v.repeat(batch, 1, 1) for k, v in noise.items()})
+        networks["codec"][2].update(dict.fromkeys(noise, free_axes))
     frames = torch.export.Dim("frames", min=_MIN_COLUMNS, max=_MAX_COLUMNS)
     mel = {"mel": torch.zeros(batch, codec.n_mels, 64)}
     if isinstance(vocoder, ISTFTVocoder):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffsound.codec.codec import Codec
 from diffsound.config import parse_config
 from diffsound.decoder.contract import (
     Choice,
@@ -52,7 +53,7 @@ def onnx_networks(
         raise BundleError(f"{export} is no export of an AR decoder")
     return (
         OnnxDiffsound(bundle.decoder, sessions["decoder"]),
-        OnnxCodec(sessions["codec"]),
+        OnnxCodec(bundle.codec, sessions["codec"]),
         OnnxVocoder(sessions["vocoder"]) if "vocoder" in sessions else bundle.vocoder,
     )
 
@@ -87,12 +88,18 @@ class Session:
 class OnnxCodec:
     """The codec's decoder in a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, codec: Codec, session: Session) -> None:
+        self.codec = codec
         self.session = session
 
     def decode(self, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """tokens [B, F', L'] -> mel [B, n_mels, L]."""
-        return self.session(tokens=tokens)
+        if self.codec.texture is None:
+            return self.session(tokens=tokens)
+        length = tokens.shape[2] * self.codec.time_stride
+        noises = [self.codec.texture.noise(length, generator) for _ in tokens]
+        own, shared, gumbel = (torch.stack(parts) for parts in zip(*noises, strict=True))
+        return self.session(tokens=tokens, own=own, shared=shared, gumbel=gumbel)
 
 
 class OnnxVocoder:
