@@ -132,7 +132,7 @@ JSON_READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "clip": ("a.tar", lambda folder: read_fields(
         folder / "a.tar", (0, (folder / "a.tar").stat().st_size))),
     "captions": ("c.jsonl", lambda folder: list(
-        read_jsonl(folder / "c.jsonl", ("caption",), SourceReport()))),
+        read_jsonl(folder / "c.jsonl", SourceReport()))),
     "ontology": ("ontology.json", lambda folder: audioset_labels(folder, SourceReport())),
     "log of a run": ("log.jsonl", read_log),
     "header of an export": ("config.json", read_header),

@@ -132,7 +132,7 @@ def test_rows_that_fail_are_listed_and_take_no_other_with_them(
 
 def test_a_failure_is_tried_once_more(tmp_path: Path, tiny_folder: Path) -> None:
     """The first attempt asks for 999 steps, which fails; the second for what the row says."""
-    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", None, "")
+    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", {}, "")
     attempts: list[int] = []
 
     class Flaky:
@@ -233,7 +233,7 @@ def test_what_workers_get_survives_the_way_to_them(tmp_path: Path, tiny_folder: 
 
     rows = [{"prompt": "rain", "seed": 1, "candidates": 2}, {"prompt": "odd", "steps": 999}]
     requests = read_requests(write(tmp_path, rows), "wav")
-    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", None, "context")
+    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", {}, "context")
     code = (
         "import pickle, sys; maker, chunks = pickle.load(sys.stdin.buffer); "
         "sys.stdout.buffer.write(pickle.dumps([maker(chunk) for chunk in chunks]))"
@@ -301,7 +301,7 @@ def test_chunks_make_the_same_files_as_rows_alone(tmp_path: Path, tiny_folder: P
     made = {}
     for name, chunks in (("alone", [[r] for r in requests]), ("together", [requests])):
         (tmp_path / name).mkdir()
-        maker = Maker(str(tmp_path / name), str(tiny_folder), "cpu", "torch", None, "")
+        maker = Maker(str(tmp_path / name), str(tiny_folder), "cpu", "torch", {}, "")
         outcomes = [maker(chunk) for chunk in chunks]
         assert [f.line for outcome in outcomes for f in outcome.failures] == [3]
         made[name] = contents(tmp_path / name)
@@ -312,7 +312,7 @@ def test_chunks_make_the_same_files_as_rows_alone(tmp_path: Path, tiny_folder: P
 def test_a_stopped_maker_writes_nothing(tmp_path: Path, tiny_folder: Path) -> None:
     requests = read_requests(write(tmp_path, [{"prompt": "rain"}]), "wav")
     (tmp_path / "out").mkdir()
-    maker = Maker(str(tmp_path / "out"), str(tiny_folder), "cpu", "torch", None, "")
+    maker = Maker(str(tmp_path / "out"), str(tiny_folder), "cpu", "torch", {}, "")
     with pytest.raises(Interrupted):
         maker(requests, lambda: True)
     assert contents(tmp_path / "out") == {}
