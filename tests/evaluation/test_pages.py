@@ -118,6 +118,12 @@ def following(out: Path) -> Path:
         "rows": dict.fromkeys(("scenes", "generated", "chance"), row),
         "false_alarms": {"scenes": 0.1, "generated": 0.2},
         "distance": dict.fromkeys(("scenes", "generated"), distance),
+        "numbers": {
+            "counted": {"value": 0.5},
+            "single": {"value": 1.0},
+            "mean_error": 0.5,
+            "prompts": [{"text": hostile(35), "asked": 2, "heard": 3, "seconds": 1.5}],
+        },
         "tasks": [task],
         "protocol": protocol(**{"present": hostile(33), "in order": hostile(34)}),
     }

@@ -315,9 +315,10 @@ def test_health_answers_while_everything_else_is_busy(watched: WatchedPipeline) 
         wait_ready(c)
         watched.entered.acquire()  # the warm-up
         watched.gate.clear()
-        for _ in range(5):
-            assert c.post("/v1/jobs", json=BODY).status_code == 202
-        assert c.post("/v1/jobs", json=BODY).status_code == 429
+        # The lane takes one job, or a few that arrive together; then the queue fills.
+        answers = [c.post("/v1/jobs", json=BODY).status_code for _ in range(12)]
+        assert answers[:4] == [202] * 4
+        assert answers[-1] == 429
         assert c.portal is not None
         for _ in range(60):  # more than the pool has threads
             c.portal.start_task_soon(run_in_threadpool, blocked.wait, 60)
