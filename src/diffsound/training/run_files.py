@@ -32,7 +32,7 @@ from diffsound.audio.io import write_audio
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.config import flat
 from diffsound.errors import ConfigError, InputError, MissingExtraError
-from diffsound.files import atomic_folder, atomic_write, parse_json, read_json, sha256
+from diffsound.files import TEMPORARY, atomic_folder, atomic_write, parse_json, read_json, sha256
 from diffsound.weights import save_tensors
 
 if TYPE_CHECKING:
@@ -129,7 +129,11 @@ def prune(run: Path, keep_last: int, best: int | None) -> None:
     """Delete all but the newest `keep_last` checkpoints and the best one."""
     for step in checkpoint_steps(run)[:-keep_last]:
         if step != best:
-            shutil.rmtree(folder_of(run, step), ignore_errors=True)
+            # Renamed first: a kill in the middle must not leave half a checkpoint.
+            retired = run / f"{TEMPORARY}{folder_of(run, step).name}"
+            with suppress(OSError):
+                folder_of(run, step).rename(retired)
+            shutil.rmtree(retired, ignore_errors=True)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
