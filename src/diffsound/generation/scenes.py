@@ -40,6 +40,7 @@ SHORTEST, LONGEST, LONGEST_SAID = 0.5, 10.0, 30.0  # seconds: natural, and in th
 # A learned length ends 30 dB below the loudest part; this is for the rest of the decay.
 DECAY_SHARE, DECAY_SECONDS = 0.15, 0.2
 EVENT_SECONDS = (0.2, 2.0)  # of one event in a row of them
+CUT_BELOW = 0.5  # seconds: a longer single event, such as a bell, decays; a cut would end that
 MADE_SECONDS = (0.5, 2.0)  # of what is made to cut one event out of
 
 LookUp = Callable[[str], NaturalLength | None]
@@ -66,7 +67,8 @@ def timed_voices(prompt: str, look_up: LookUp, usual: float) -> list[TimedVoice]
 
 
 def _timed(voice: Voice, known: NaturalLength | None, usual: float) -> TimedVoice:
-    if voice.count is None and voice.seconds is None and known is not None and known.single:
+    counted = voice.count is not None or voice.seconds is not None
+    if not counted and known is not None and known.single and known.seconds < CUT_BELOW:
         voice = replace(voice, count=1)
     made = float(np.clip(usual if known is None else known.seconds, *MADE_SECONDS))
     if voice.seconds is not None:
