@@ -20,8 +20,8 @@ from pathlib import Path
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.errors import DiffsoundError
 from diffsound.files import atomic_write
-from diffsound.generation.names import slug
 from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.settings import slug
 from diffsound.generation.sound import Sound
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,7 +25,7 @@ import torch
 
 from diffsound import DiffsoundError, Sound, TextToSound
 from diffsound.audio.spectrogram import envelope
-from diffsound.generation.names import slug
+from diffsound.generation.settings import slug
 from diffsound.judges import load_judge
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -24,7 +24,7 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.errors import DiffsoundError, InputError
 from diffsound.files import atomic_write
-from diffsound.generation.names import slug
+from diffsound.generation.settings import slug
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "recognition"

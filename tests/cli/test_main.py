@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from cli_support import RUN, Here, check_parses, diffsound
 from diffsound.audio.io import write_audio
 from diffsound.cli.main import COMMANDS, build_app, with_verb
-from diffsound.generation.names import slug
 from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.settings import slug
 
 
 def test_generate_prints_the_path_it_writes(tmp_path: Path, tiny_folder: Path) -> None:

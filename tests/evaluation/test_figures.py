@@ -11,8 +11,8 @@ from PIL import Image
 
 from diffsound.errors import InputError
 from diffsound.evaluation.pages import denoising, figure_of_runs, side_by_side
+from diffsound.generation.jobs import unfinished_mel
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.unfinished import unfinished_mel
 from listening_support import make_runs
 
 

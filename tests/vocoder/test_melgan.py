@@ -12,9 +12,12 @@ from torch import nn
 from diffsound.audio.mel import MelConfig
 from diffsound.errors import BundleError, ConfigError
 from diffsound.vocoder import MelGANConfig
-from diffsound.vocoder.importing import melgan_from_published
-from diffsound.vocoder.melgan import MelGAN
-from diffsound.vocoder.weight_norm import WeightNormConv1d, WeightNormConvTranspose1d
+from diffsound.vocoder.melgan import (
+    MelGAN,
+    WeightNormConv1d,
+    WeightNormConvTranspose1d,
+    melgan_from_published,
+)
 
 SMALL = MelGANConfig(base=4, residual_layers=2, ratios=(4, 2))
 SMALL_MEL = MelConfig(n_fft=64, hop_length=8, n_mels=10)

@@ -8,11 +8,9 @@ from torch import nn
 
 from diffsound.vocoder.discriminator import (
     Judgement,
+    SpectralLoss,
     SpectrogramDiscriminator,
     WaveDiscriminator,
-)
-from diffsound.vocoder.losses import (
-    SpectralLoss,
     discriminator_hinge,
     feature_matching,
     generator_hinge,

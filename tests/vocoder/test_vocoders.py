@@ -19,9 +19,9 @@ from diffsound.vocoder import (
     VocoderConfig,
     build_vocoder,
 )
+from diffsound.vocoder.discriminator import SpectralLoss
 from diffsound.vocoder.griffin_lim import GriffinLim
 from diffsound.vocoder.istft import ISTFTVocoder
-from diffsound.vocoder.losses import SpectralLoss
 
 MEL = MelConfig.full_band(n_fft=64, hop_length=16, n_mels=10)
 CONFIGS = [

@@ -19,7 +19,6 @@ from pydantic import Field, create_model
 from diffsound.config import Config, parse_config, shown
 from diffsound.errors import ConfigError, DataError
 from diffsound.files import parse_json, read_text
-from diffsound.generation.names import slug
 from diffsound.generation.settings import (
     MAX_SEED,
     SETTINGS,
@@ -28,6 +27,7 @@ from diffsound.generation.settings import (
     GivenSettings,
     optional,
     short_name,
+    slug,
 )
 
 

@@ -24,8 +24,8 @@ from diffsound.batch.pack import PACK_LOUDNESS, check_pack, write_pack
 from diffsound.batch.rows import RowTask, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
 from diffsound.files import sha256, sweep
-from diffsound.generation.names import FORMATS
 from diffsound.generation.settings import (
+    FORMATS,
     OUTPUT,
     GivenOutput,
     OutputSettings,

@@ -17,8 +17,14 @@ import typer
 from diffsound.audio.player import find_player, play
 from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
-from diffsound.generation.names import FORMATS, layer_paths, slug
-from diffsound.generation.settings import SHORT_SEEDS, GivenOutput, OutputSettings
+from diffsound.generation.settings import (
+    FORMATS,
+    SHORT_SEEDS,
+    GivenOutput,
+    OutputSettings,
+    layer_paths,
+    slug,
+)
 
 if TYPE_CHECKING:
     from diffsound.generation.sound import Sound

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from diffsound.decoder import grid as grids
+from diffsound.decoder import codes as grids
 from diffsound.decoder.codes import (
     CellPositions,
     ColumnEmbedding,

@@ -23,8 +23,8 @@ from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.errors import InputError, MissingExtraError
 from diffsound.evaluation.sets import Example, common_texts, read_examples
 from diffsound.files import atomic_write
+from diffsound.generation.jobs import unfinished_mel
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.unfinished import unfinished_mel
 from diffsound.html import data_url, render, write_page
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ from diffsound.evaluation.sets import (
     write_json,
 )
 from diffsound.files import atomic_write, read_text
-from diffsound.generation.names import slug
+from diffsound.generation.settings import slug
 from diffsound.text.clean import clean_prompt
 
 

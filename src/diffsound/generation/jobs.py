@@ -1,17 +1,18 @@
-"""The keywords of a call, and the jobs it becomes: prompts with their seeds, checked."""
+"""The keywords of a call, the jobs it becomes (prompts with their seeds, checked), its progress."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from diffsound.errors import InputError
-from diffsound.generation.progress import ProgressCallback
 from diffsound.generation.settings import (
     MAX_SEED,
     SHORT_SEEDS,
@@ -21,6 +22,13 @@ from diffsound.generation.settings import (
 )
 from diffsound.judges.ranking import Ranker
 from diffsound.text.clean import clean_prompt
+
+if TYPE_CHECKING:
+    from diffsound.generation.pipeline import TextToSound
+
+# Called after every sampling step with the finished share of the whole call (0 to 1) and the
+# current tokens [B, F', L'] of the running micro-batch.
+ProgressCallback = Callable[[float, Tensor], None]
 
 
 class LoadOptions(TypedDict, total=False):
@@ -98,3 +106,67 @@ def _first_seed(seed: int | None, generator: torch.Generator | None) -> int:
     if generator is not None:
         return int(torch.randint(SHORT_SEEDS, (), generator=generator))
     return secrets.randbelow(SHORT_SEEDS) if seed is None else seed
+
+
+def shared(
+    callback: ProgressCallback | None, parts: Sequence[int]
+) -> Iterator[ProgressCallback | None]:
+    """A callback for each of several calls, which make so many sounds each, for one in all."""
+    done = 0
+    for part in parts:
+        yield None if callback is None else _within(callback, done, part, sum(parts))
+        done += part
+
+
+def _within(callback: ProgressCallback, done: int, part: int, total: int) -> ProgressCallback:
+    return lambda share, tokens: callback((done + part * share) / total, tokens)
+
+
+@dataclass
+class Progress:
+    """Counts the sounds of a call and calls back after every sampling step."""
+
+    callback: ProgressCallback | None
+    sounds: int
+    finished: int = 0
+    running: int = 0
+
+    def next_batch(self, sounds: int) -> None:
+        """The running batch is finished; one of this many sounds begins."""
+        self.finished += self.running
+        self.running = sounds
+
+    def step(self, done: int, total: int, tokens: Tensor) -> None:
+        """tokens: [sounds x takes, F', L'], of which the callback sees the first take of each."""
+        if self.callback is not None:
+            share = (self.finished + self.running * done / total) / self.sounds
+            self.callback(share, tokens[:: len(tokens) // self.running])
+
+
+def unfinished_mel(pipeline: TextToSound, tokens: Tensor) -> NDArray[np.float32]:
+    """The mel [n_mels, L] of tokens [F', L'] some of which are still the mask.
+
+    A masked cell is filled from its neighbours in time, and the mel is as bright as the share of
+    cells already drawn.
+    """
+    codec = pipeline.bundle.codec
+    drawn = tokens < codec.codebook_size
+    filled = _fill(tokens.cpu().numpy(), drawn.cpu().numpy())
+    with torch.inference_mode():
+        mel = codec.mean(torch.from_numpy(filled)[None].to(pipeline.device))[0].clamp(0, 1).cpu()
+    share = drawn.float().cpu()
+    if codec.config.rows_are_bands:
+        share = share.repeat_interleave(mel.shape[0] // codec.rows, dim=0)
+    else:
+        share = share.mean(0, keepdim=True)
+    return (mel * share.repeat_interleave(codec.time_stride, dim=1)).numpy()
+
+
+def _fill(tokens: NDArray[Any], drawn: NDArray[np.bool_]) -> NDArray[Any]:
+    """Each cell that is not drawn takes the last drawn one before it, else the first after it."""
+    columns = np.arange(tokens.shape[1])
+    before = np.maximum.accumulate(np.where(drawn, columns, -1), axis=1)
+    first = np.where(drawn.any(1), drawn.argmax(1), 0)[:, None]
+    source = np.where(before >= 0, before, first)
+    filled = np.take_along_axis(tokens, source, axis=1)
+    return np.where(drawn.any(1, keepdims=True), filled, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -26,11 +26,13 @@ from diffsound.generation.jobs import (
     EditOptions,
     Job,
     LoadOptions,
+    Progress,
+    ProgressCallback,
     make_jobs,
     noise_seed,
+    shared,
     take_seed,
-)
-from diffsound.generation.progress import Progress, ProgressCallback, shared
+)  # fmt: skip
 from diffsound.generation.scenes import ScenePlanner, compose
 from diffsound.generation.settings import (
     GenerationSettings,
@@ -49,7 +51,6 @@ from diffsound.threads import one_core_each, torch_threads
 from diffsound.vocoder.pieces import vocode_pieces
 
 _FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
-
 ItemT = TypeVar("ItemT")
 
 
@@ -356,9 +357,8 @@ class TextToSound:
         mels, reach = mels.to(self.device), self.bundle.vocoder.reach
         if reach is not None and self.device.type == "cpu":
             hop = self.bundle.config.codec.mel.hop_length
-            waves = vocode_pieces(
-                mels.split(1), reach, hop, lambda parts: one_core_each(self.vocoder, parts)
-            )
+            run = partial(one_core_each, self.vocoder)
+            waves = vocode_pieces(mels.split(1), reach, hop, run)
         else:
             waves = one_core_each(lambda item: self.vocoder(*item), _with_noise(mels, noise))
         return torch.cat(waves).float()

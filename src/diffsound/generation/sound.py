@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from diffsound.errors import InputError
-from diffsound.generation.names import layer_paths
-from diffsound.generation.settings import GivenOutput, OutputSettings, check
+from diffsound.generation.settings import GivenOutput, OutputSettings, check, layer_paths
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -35,7 +35,7 @@ from diffsound.model.config import BundleConfig, CodecPart, DecoderPart, Vocoder
 from diffsound.text.config import TextEncoderConfig
 from diffsound.vocoder import Vocoder, build_vocoder
 from diffsound.vocoder.config import GriffinLimConfig, VocoderConfig
-from diffsound.vocoder.importing import melgan_from_published
+from diffsound.vocoder.melgan import melgan_from_published
 from diffsound.weights import load_into
 
 PUBLISHED_CLIP = "openai/clip-vit-base-patch32"

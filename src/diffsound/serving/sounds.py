@@ -18,9 +18,9 @@ from diffsound.audio.io import AUDIO_FORMATS, read_audio
 from diffsound.audio.spectrogram import envelope, spectrogram_image
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.edits import MAX_SECONDS, MIN_SECONDS
+from diffsound.generation.jobs import unfinished_mel
 from diffsound.generation.settings import GivenOutput
 from diffsound.generation.sound import Sound
-from diffsound.generation.unfinished import unfinished_mel
 from diffsound.serving.schemas import AudioFormat, SoundAnswer
 from diffsound.serving.settings import MEBIBYTE
 

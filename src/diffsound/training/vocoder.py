@@ -34,13 +34,11 @@ from diffsound.training.stage import (
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig, MelGANConfig
 from diffsound.vocoder.discriminator import (
+    FEATURE_MATCHING_WEIGHT,
     Judgement,
+    SpectralLoss,
     SpectrogramDiscriminator,
     WaveDiscriminator,
-)
-from diffsound.vocoder.losses import (
-    FEATURE_MATCHING_WEIGHT,
-    SpectralLoss,
     discriminator_hinge,
     feature_matching,
     generator_hinge,

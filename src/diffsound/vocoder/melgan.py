@@ -1,24 +1,89 @@
-"""MelGAN's generator as published (Kumar et al., 2019): the paper's vocoder."""
+"""MelGAN's generator as published (Kumar et al., 2019): the paper's vocoder, and its weights.
+
+Its weight-normalised convolutions have the parameter names of the published checkpoints: torch's
+own parametrization names them differently, and its classic function is deprecated.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Self
+import re
+from collections.abc import Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from diffsound.audio.mel import MelConfig
 from diffsound.audio.stft import reflect_pad
-from diffsound.errors import ConfigError
+from diffsound.errors import BundleError, ConfigError
 from diffsound.vocoder.config import MelGANConfig
-from diffsound.vocoder.weight_norm import (
-    WeightNormConv1d,
-    WeightNormConvTranspose1d,
-    fuse_weight_norm,
-)
 
 _SLOPE = 0.2
+
+
+class _WeightNorm(nn.Module):
+    """weight = weight_g * weight_v / |weight_v|, the norm over all axes but the first."""
+
+    weight: Tensor
+    weight_g: Tensor
+    weight_v: Tensor
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        weight = self.weight.detach()
+        del self.weight
+        self.weight_g = nn.Parameter(_norm(weight))
+        self.weight_v = nn.Parameter(weight)
+
+    def effective_weight(self) -> Tensor:
+        """The weight the convolution applies."""
+        if "weight" in self._parameters:
+            return self.weight
+        return self.weight_v * (self.weight_g / _norm(self.weight_v))
+
+    def fuse(self) -> None:
+        """Keep the product only: for inference, and for good."""
+        if "weight" in self._parameters:
+            return
+        weight = self.effective_weight().detach()
+        del self.weight_g, self.weight_v
+        self.weight = nn.Parameter(weight)
+
+
+class WeightNormConv1d(_WeightNorm, nn.Conv1d):
+    """nn.Conv1d, weight-normalised."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, self.effective_weight(), self.bias)
+
+
+class WeightNormConvTranspose1d(_WeightNorm, nn.ConvTranspose1d):
+    """nn.ConvTranspose1d, weight-normalised over its input channels."""
+
+    padding: tuple[int, ...]
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return functional.conv_transpose1d(
+            x,
+            self.effective_weight(),
+            self.bias,
+            stride=self.stride,
+            padding=self.padding,
+            output_padding=self.output_padding,
+        )
+
+
+def fuse_weight_norm(module: nn.Module) -> None:
+    """Fuse every weight-normalised convolution of this file within `module`, in place."""
+    for part in module.modules():
+        if isinstance(part, _WeightNorm):
+            part.fuse()
+
+
+def _norm(weight: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(weight, dim=(1, 2), keepdim=True)
 
 
 class MelGAN(nn.Module):
@@ -96,4 +161,49 @@ def _upsampler(width: int, ratio: int) -> WeightNormConvTranspose1d:
         stride=ratio,
         padding=ratio // 2 + odd,
         output_padding=odd,
+    )
+
+
+def melgan_from_published(
+    state_dict: Mapping[str, Tensor], mel: MelConfig | None = None
+) -> tuple[MelGANConfig, dict[str, Tensor]]:
+    """The config of a published MelGAN generator, and its weights for `MelGAN` of that config.
+
+    `mel` (the published one by default) is what the weights are meant to hear. Weights of another
+    network, or of another mel, raise a BundleError.
+    """
+    mel = mel or MelConfig()
+    weights = {name: value for name, value in state_dict.items() if name.startswith("model.")}
+    config = _read_config(weights)
+    try:
+        expected = MelGAN(config, mel).state_dict()
+    except ConfigError as error:
+        raise BundleError(f"this MelGAN does not fit the mel: {error}") from error
+    if missing := sorted(expected.keys() ^ weights.keys()):
+        raise BundleError(f"these are not the weights of a MelGAN generator: see '{missing[0]}'")
+    for name, value in expected.items():
+        if weights[name].shape != value.shape:
+            raise BundleError(
+                f"this MelGAN does not fit the mel: '{name}' is {list(weights[name].shape)}, "
+                f"not {list(value.shape)}"
+            )
+    return config, {name: weights[name].float() for name in expected}
+
+
+def _read_config(weights: Mapping[str, Tensor]) -> MelGANConfig:
+    """Sizes from shapes: an upsampler's kernel is twice its ratio, and the last width is `base`."""
+    convolutions = {
+        int(match[1]): value
+        for name, value in weights.items()
+        if (match := re.fullmatch(r"model\.(\d+)\.weight_v", name)) and value.ndim == 3
+    }
+    blocks = {match[1] for name in weights if (match := re.match(r"model\.(\d+)\.block\.", name))}
+    ordered = [value for _, value in sorted(convolutions.items())]
+    upsamplers = ordered[1:-1]
+    if not upsamplers or not blocks or len(blocks) % len(upsamplers):
+        raise BundleError("these are not the weights of a MelGAN generator")
+    return MelGANConfig(
+        base=ordered[-1].shape[1],
+        residual_layers=len(blocks) // len(upsamplers),
+        ratios=tuple(value.shape[2] // 2 for value in upsamplers),
     )
