@@ -6,9 +6,9 @@ harmonics that gradient descent needs hours to find.
 
 A code over the whole latent is good at the coarse shape of a column and wasteful at its details:
 256 codes say little about 256 numbers. So the rows after the coarse ones share the rest among them:
-each codes a few of its principal components. At equal rates this leaves a fifth to a third less
-error on held-out clips than residual codes alone, and rows that are nearly independent of each
-other, so that a token decoder may draw several at once.
+each codes a few of its principal components. At 1.4 to 2.1 kbit/s this leaves 13 to 22 % less error
+on held-out clips than residual codes alone, and rows of uncorrelated parts, so that a token decoder
+may draw several at once.
 """
 
 from __future__ import annotations

@@ -85,8 +85,9 @@ def run(
         if on_ready is not None:
             on_ready(url)
 
-    # A computing thread may keep the interpreter for 5 ms at a time, and a request needs it anew
-    # after each of its system calls: under load /healthz took a tenth of a second.
+    # A computing thread may keep the interpreter for 5 ms at a time, and a request needs it again
+    # after each of its system calls. Shorter turns should help /healthz, whose p99 under load was a
+    # tenth of a second; benchmarks/server_soak.py has yet to show by how much.
     sys.setswitchinterval(0.001)
     with logging_to_stderr(log_level, settings.audit_log, capture=capture_stderr):
         threading.Thread(target=watch, daemon=True).start()
