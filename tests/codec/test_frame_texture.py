@@ -9,20 +9,25 @@ from torch.distributions import MultivariateNormal
 
 from diffsound.codec import Codec, CodecConfig, QuantizerConfig
 from diffsound.codec.config import FrameTextureConfig, LinearConfig
-from diffsound.codec.frame_texture import UNIT, FrameTexture
+from diffsound.codec.frame_texture import UNIT, FrameTexture, _bend, _straighten
 
 BANDS, ROWS = 6, 3
 CONFIG = FrameTextureConfig(
     patch=2, width=16, layers=1, kernel=3, hidden=12, past=2, mixtures=2, rank=2, fewest_rows=2
 )
+# With everything that it may have besides.
+FULL = CONFIG.model_copy(update={"memory": (4, 9), "skewed": True, "text_dim": 5})
 
 
-def make(seed: int = 0) -> FrameTexture:
+def make(seed: int = 0, config: FrameTextureConfig = CONFIG) -> FrameTexture:
     """A texture with weights large enough that every part matters."""
     torch.manual_seed(seed)
-    texture = FrameTexture(CONFIG, BANDS, ROWS).eval()
+    texture = FrameTexture(config, BANDS, ROWS).eval()
     with torch.no_grad():
         texture.gaussians.normal_(std=0.2)
+        for layer in (texture.memory, texture.text):
+            if layer is not None:
+                layer.weight.normal_(std=0.5)
         texture.rate.weight.normal_(std=0.5)
         texture.weights.weight.normal_(std=0.5)
     return texture
@@ -67,6 +72,71 @@ def test_log_prob_equals_whole_covariance_matrices(monkeypatch: pytest.MonkeyPat
     with torch.no_grad():
         fast, slow = texture.log_prob(mel, mean, rows), slow_log_prob(texture, mel, mean, rows)
     torch.testing.assert_close(fast, slow, atol=1e-4, rtol=1e-4)
+
+
+def test_states_for_all_frames_at_once_equal_remembering_one_by_one() -> None:
+    texture, frames = make(config=FULL), torch.randn(2, 20, BANDS)
+    at_once, state = texture._states(frames), torch.zeros(2, texture.state_size)
+    for t in range(20):
+        torch.testing.assert_close(at_once[:, t], state)
+        state = texture.remember(state, frames[:, t])
+
+
+def test_memory_keeps_the_mean_deviation_of_each_band() -> None:
+    """After many frames of one deviation, the decayed sum over their decayed number is it."""
+    texture = make(config=FULL)
+    frame = torch.tensor([[1.0, -2.0, 0.5, 0.0, 3.0, -1.0]])
+    state = torch.zeros(1, texture.state_size)
+    for _ in range(5):
+        state = texture.remember(state, frame)
+    for sums in state[:, FULL.past * BANDS :].unflatten(1, (2, -1)).unbind(1):
+        torch.testing.assert_close(sums[:, :BANDS] / sums[:, -1:], frame)
+        torch.testing.assert_close(sums[:, BANDS:-1] / sums[:, -1:], frame.abs())
+
+
+def test_bending_is_undone_and_its_slope_is_the_derivative() -> None:
+    x = 3 * torch.randn(200, dtype=torch.float64)
+    skew = torch.linspace(-0.9, 0.9, 200, dtype=torch.float64)
+    x.requires_grad_()
+    y = _bend(x, skew)
+    (derivative,) = torch.autograd.grad(y.sum(), x)
+    back, slope = _straighten(y.detach(), skew)
+    torch.testing.assert_close(back, x.detach())
+    torch.testing.assert_close(slope, 1 / derivative)
+
+
+def test_a_skewed_density_integrates_to_one_and_strays_farther_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("diffsound.codec.frame_texture._DITHER", 0.0)
+    torch.manual_seed(0)
+    texture = FrameTexture(FULL, 1, ROWS).eval()
+    with torch.no_grad():
+        texture.bias[:, -1] = 1.0
+        grid = torch.linspace(-30, 30, 6001)
+        mel = (0.5 + UNIT * grid)[:, None, None]
+        mean, rows = torch.full_like(mel, 0.5), torch.full((len(grid),), ROWS)
+        density = texture.log_prob(mel, mean, rows)[:, 0].exp()
+        drawn = texture.draw(torch.full((20_000, 1, 1), 0.5), ROWS).flatten()
+    assert torch.trapezoid(density, grid).item() == pytest.approx(1, abs=1e-3)
+    expected = torch.trapezoid(density * grid, grid).item()
+    deviation = (drawn - 0.5) / UNIT
+    assert deviation.mean().item() == pytest.approx(expected, abs=0.05)
+    centred = deviation - deviation.mean()
+    assert (centred**3).mean() / centred.std() ** 3 < -0.5
+
+
+@torch.no_grad()
+def test_a_text_changes_the_texture_and_guidance_exaggerates_it() -> None:
+    texture, (_, mean, rows) = make(config=FULL), some_mels(1, 9)
+    text = torch.randn(1, 5)
+    plain, told = texture.context(mean, rows), texture.context(mean, rows, text)
+    torch.testing.assert_close(texture.context(mean, rows, torch.zeros(1, 5)), plain)
+    assert not torch.allclose(told, plain)
+    torch.testing.assert_close(texture.guided(mean, rows, text), told)
+    texture.config = FULL.model_copy(update={"guidance": 3.0})
+    torch.testing.assert_close(texture.guided(mean, rows, text), plain + 3 * (told - plain))
+    torch.testing.assert_close(texture.guided(mean, rows, None), plain)
 
 
 def test_a_frame_depends_on_frames_before_it_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,13 +236,17 @@ def test_a_codec_with_seams(tmp_path: Path) -> None:
 
 def test_a_codec_that_draws_textures(tmp_path: Path, tiny_bundle: Bundle) -> None:
     """The loop over the frames is one Scan: the same mel from the same generator, any length."""
-    how = FrameTextureConfig(patch=2, width=8, layers=1, hidden=12, past=2, mixtures=2, rank=2)
+    how = FrameTextureConfig(
+        patch=2, width=8, layers=1, hidden=12, past=2, mixtures=2, rank=2,
+        memory=(5,), skewed=True, text_dim=6, guidance=2.0,
+    )  # fmt: skip
     codec = Codec(tiny_bundle.codec.config.model_copy(update={"texture": how}))
     state = codec.state_dict() | tiny_bundle.codec.state_dict()
     codec.load_state_dict(state)
     codec.eval().requires_grad_(False)
     assert codec.texture is not None
-    codec.texture.gaussians.normal_(std=0.2)
+    for weights in (codec.texture.gaussians, codec.texture.text, codec.texture.memory):
+        getattr(weights, "weight", weights).normal_(std=0.2)
     part = tiny_bundle.config.codec.model_copy(update={"model": codec.config})
     config = tiny_bundle.config.model_copy(update={"codec": part})
     textured = replace(tiny_bundle, config=config, codec=codec).save_pretrained(tmp_path / "drawn")
@@ -251,13 +255,17 @@ def test_a_codec_that_draws_textures(tmp_path: Path, tiny_bundle: Bundle) -> Non
     exported = networks(bundle, "onnx").codec
     for columns in (8, 21):
         tokens = torch.randint(0, codec.codebook_size, (1, codec.rows, columns))
-        drawn, expected = (
-            decode(tokens, torch.Generator().manual_seed(4))
-            for decode in (exported.decode, bundle.codec.decode)
-        )
-        torch.testing.assert_close(drawn, expected, atol=1e-4, rtol=1e-3)
-        other = exported.decode(tokens, torch.Generator().manual_seed(5))
-        assert not torch.allclose(drawn, other, atol=1e-3)
+        for text in (None, torch.randn(1, 6)):
+            drawn, expected = (
+                decode(tokens, torch.Generator().manual_seed(4), text)
+                for decode in (exported.decode, bundle.codec.decode)
+            )
+            torch.testing.assert_close(drawn, expected, atol=1e-4, rtol=1e-3)
+        for other in (
+            exported.decode(tokens, torch.Generator().manual_seed(5), text),
+            exported.decode(tokens, torch.Generator().manual_seed(4)),
+        ):
+            assert not torch.allclose(drawn, other, atol=1e-3)
 
 
 def test_what_cannot_run_is_refused(

@@ -20,9 +20,11 @@ from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.codec.principal import principal_start
+from diffsound.data.shards import PreparedData
 from diffsound.errors import BundleError, ConfigError, DataError, DiffsoundError, InputError
 from diffsound.training import run_files
 from diffsound.training.assemble import load_codec
+from diffsound.training.codec import near_sound
 from diffsound.training.run_files import plot_run, read_log
 from diffsound.training.runs import run_lock, train
 from diffsound.weights import load_export
@@ -341,6 +343,34 @@ def test_texture_learns_by_likelihood_while_tokens_stay(prepared: Path, tmp_path
     first, second = (codec.decode(tokens, torch.Generator().manual_seed(s)) for s in (1, 2))
     assert first.shape == second.shape == (1, 32, 16)
     assert not torch.equal(first, second)
+
+
+def test_texture_learns_what_a_text_says_of_it(prepared: Path, tmp_path: Path) -> None:
+    run, config = tmp_path / "told", CONFIGS / "tiny" / "texture.yaml"
+    told = ["text_encoder={kind: minilm}", "augment.fill=silence", "codec.texture.memory=[4]"]
+    assert train("codec", config, prepared, run, [*QUIET, *told], quiet=True) == "finished"
+    _, exported, state = load_export(run)
+    assert exported["codec"]["texture"]["text_dim"] == 384
+    codec = Codec(CodecConfig.model_validate(exported["codec"])).eval()
+    codec.load_state_dict(state)
+    tokens = codec.encode(torch.rand(1, 32, 16))
+    text = PreparedData.open(prepared).text().of(0).pooled[:1].float()
+    first, second = (
+        codec.decode(tokens, torch.Generator().manual_seed(1), given) for given in (text, None)
+    )
+    assert not torch.equal(first, second)
+
+
+def test_a_chain_of_clips_has_no_single_text(prepared: Path, tmp_path: Path) -> None:
+    config = CONFIGS / "tiny" / "texture.yaml"
+    with pytest.raises(ConfigError, match="a chain of clips has no single text"):
+        train("codec", config, prepared, tmp_path, ["text_encoder={kind: minilm}"], quiet=True)
+
+
+def test_only_frames_near_sound_are_counted() -> None:
+    mel = torch.zeros(1, 3, 12)
+    mel[0, 1, 5] = 0.5
+    assert near_sound(mel, 2).tolist() == [[0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0]]
 
 
 def test_likelihood_without_texture_is_refused(prepared: Path, tmp_path: Path) -> None:

@@ -116,13 +116,19 @@ class Codec(nn.Module):
         """mel [B, n_mels, L] → tokens int64 [B, F', ceil(L / time_stride)] (eq. 1)."""
         return self._quantize(self._encode(mel)).tokens
 
-    def decode(self, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def decode(
+        self,
+        tokens: Tensor,
+        generator: torch.Generator | None = None,
+        text: Tensor | None = None,
+    ) -> Tensor:
         """tokens [B, F', L'] → mel [B, n_mels, L' · time_stride], not clipped.
 
-        generator: on the CPU, for a codec that draws textures; others ignore it.
+        generator: on the CPU, for a codec that draws textures; others ignore it. text: pooled,
+        [B, text_dim], for a texture that listens to it.
         """
         mel = self.mean(tokens)
-        return mel if self.texture is None else self.texture.draw(mel, self.rows, generator)
+        return mel if self.texture is None else self.texture.draw(mel, self.rows, generator, text)
 
     def mean(self, tokens: Tensor) -> Tensor:
         """As `decode`, before any texture is drawn."""
@@ -167,13 +173,18 @@ class Codec(nn.Module):
         return tokens
 
     def forward(
-        self, mel: Tensor, generator: torch.Generator | None = None, jitter: float = 0.0
+        self,
+        mel: Tensor,
+        generator: torch.Generator | None = None,
+        jitter: float = 0.0,
+        text: Tensor | None = None,
     ) -> CodecOutput:
         """Reconstruct mel [B, n_mels, L] through its tokens, with the terms of the loss (eq. 2–3).
 
         generator: for the restart of unused codes, quantizer dropout and jitter (default: torch's
             own). jitter: spread of noise on the latent before it is coded, up to this much of it in
             each item: its columns then agree no better than those that a token decoder draws.
+        text: pooled, [B, text_dim], for the texture; zeros for none.
         """
         latent = self._encode(mel)
         if jitter:
@@ -190,11 +201,15 @@ class Codec(nn.Module):
             quantizer_loss=weights.codebook_weight * quantized.codebook_loss
             + weights.commitment_weight * quantized.commitment_loss,
             latent=latent,
-            log_prob=self._log_prob(mel, quantized.tokens, generator),
+            log_prob=self._log_prob(mel, quantized.tokens, generator, text),
         )
 
     def _log_prob(
-        self, mel: Tensor, tokens: Tensor, generator: torch.Generator | None
+        self,
+        mel: Tensor,
+        tokens: Tensor,
+        generator: torch.Generator | None,
+        text: Tensor | None,
     ) -> Tensor | None:
         """Log density [B, L] of mels given their tokens; half of those in training, given the first
         rows only."""
@@ -212,7 +227,7 @@ class Codec(nn.Module):
             ]
         mean = torch.cat(means)[..., : mel.shape[-1]]
         forget = 0.3 if self.training else 0.0
-        return self.texture.log_prob(mel, mean, rows.to(mel.device), generator, forget)
+        return self.texture.log_prob(mel, mean, rows.to(mel.device), generator, forget, text)
 
     def _encode(self, mel: Tensor) -> Tensor:
         """mel [B, n_mels, L] → latent [B, C, F'', L']."""

@@ -155,9 +155,16 @@ class FrameTextureConfig(Config):
     width, layers, kernel, expansion: its ConvNeXt blocks.
     hidden: width of the network that runs at every frame.
     past: number of frames before that it sees.
+    memory: spans, in frames, over which it also knows the mean deviation of each band so far and
+        how far bands strayed: a sound keeps its character for longer than a few frames.
+    skewed: deviations may stray farther down than up, as the level of a noise does.
     mixtures: Gaussians per frame. rank: ways in which the bands of a Gaussian move together.
     fewest_rows: it learns to fill in mels decoded from this many of the first rows or more (a
         residual quantizer; with others it always gets all rows).
+    text_dim: length of the pooled text that it is told, so that rain gets the grain of rain; None
+        for a texture that knows nothing but the tokens.
+    guidance: how far what the text changes is exaggerated when a texture is drawn (1: not at all).
+        A text says little about a single frame and much about a whole sound.
     """
 
     patch: Count = 4
@@ -167,9 +174,13 @@ class FrameTextureConfig(Config):
     expansion: Count = 3
     hidden: Width = 256
     past: Count = 6
+    memory: Annotated[tuple[Count, ...], Field(max_length=MAX_LEVELS)] = ()
+    skewed: bool = False
     mixtures: Count = 3
     rank: Count = 4
     fewest_rows: Count = 4
+    text_dim: Width | None = None
+    guidance: Weight = 1.0
 
 
 class QuantizerConfig(Config):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, LowRankMultivariateNormal, MixtureSameFamily
+from torch.distributions import Categorical, LowRankMultivariateNormal
 from torch.nn import functional as F
 
 from diffsound.codec.config import FrameTextureConfig
@@ -29,6 +29,7 @@ UNIT = 0.03
 _FARTHEST = 12.0  # units: no frame of a recording strays so far from its average
 # The floor of a mel is a single value, on which a density would grow without bound.
 _DITHER = 0.002
+_MOST_SKEWED = 0.9  # 1 would fold the deviations over
 
 
 class TextureNoise(NamedTuple):
@@ -57,14 +58,21 @@ class FrameTexture(nn.Module):
         self.blocks = nn.ModuleList(
             ConvNeXtBlock(width, config.kernel, config.expansion) for _ in range(config.layers)
         )
+        self.text: nn.Linear | None = None
+        if config.text_dim is not None:
+            self.text = nn.Linear(config.text_dim, config.layers * width, bias=False)
         self.norm = nn.LayerNorm(width)
         self.frames = nn.Linear(width, config.patch * hidden)
         self.near = nn.Linear(2 * n_mels, hidden)
         self.past = nn.Linear(config.past * n_mels, hidden)
+        self.memory: nn.Linear | None = None
+        if config.memory:
+            self.memory = nn.Linear(len(config.memory) * (2 * n_mels + 1), hidden, bias=False)
         self.first = nn.Linear(hidden, hidden)
         self.second = nn.Linear(hidden, hidden)
         self.weights = nn.Linear(hidden, config.mixtures)
-        numbers = n_mels * (2 + config.rank)  # μ, log σ and U of one Gaussian
+        # μ, log σ, U and perhaps the skew of one Gaussian
+        numbers = n_mels * (2 + config.rank + config.skewed)
         self.gaussians = nn.Parameter(torch.empty(config.mixtures, hidden, numbers))
         self.bias = nn.Parameter(torch.zeros(config.mixtures, numbers))
         self._start()
@@ -72,12 +80,16 @@ class FrameTexture(nn.Module):
     def _start(self) -> None:
         """Begin near Gaussians of several spreads, with small joint movements of the bands."""
         nn.init.zeros_(self.rate.weight)
+        if self.text is not None:
+            nn.init.zeros_(self.text.weight)
+        if self.memory is not None:
+            nn.init.zeros_(self.memory.weight)
         nn.init.normal_(self.gaussians, std=0.01)
-        bands = self.n_mels
+        bands, joint = self.n_mels, self.n_mels * (2 + self.config.rank)
         with torch.no_grad():
             for index, bias in enumerate(self.bias):
                 bias[bands : 2 * bands] = -0.5 + 0.6 * index
-                bias[2 * bands :].normal_(std=0.1)
+                bias[2 * bands : joint].normal_(std=0.1)
 
     def log_prob(
         self,
@@ -86,47 +98,57 @@ class FrameTexture(nn.Module):
         rows: Tensor,
         generator: torch.Generator | None = None,
         forget: float = 0.0,
+        text: Tensor | None = None,
     ) -> Tensor:
         """Log density of mel [B, n_mels, L] given its mean mel, in nats per cell: [B, L].
 
-        rows: int64 [B], how many rows of tokens each mean comes from. forget: standard deviation of
+        rows: int64 [B], how many rows of tokens each mean comes from. text: [B, text_dim], zeros
+        for none. forget: standard deviation of
         noise on the frames before, in units; what is drawn is never quite what was recorded.
         """
         dither = torch.randn(mel.shape, generator=generator).to(mel)
         deviation = (mel + _DITHER * dither - mean).transpose(1, 2) / UNIT  # [B, L, n_mels]
-        length = deviation.shape[1]
-        before = F.pad(deviation, (0, 0, self.config.past, 0))[:, :-1]
+        seen = deviation
         if forget:
-            before = before + forget * torch.randn(before.shape, generator=generator).to(mel)
-        # [B, L, n_mels, past] → [B, L, past · n_mels], the oldest frame first
-        before = before.unfold(1, self.config.past, 1).transpose(2, 3).flatten(2)[:, :length]
-        hidden = self._hidden(self.context(mean, rows), before)
+            seen = seen + forget * torch.randn(seen.shape, generator=generator).to(mel)
+        hidden = self._hidden(self.context(mean, rows, text), self._states(seen))
         with torch.autocast(mel.device.type, enabled=False):
             numbers = torch.einsum("blh,mhn->blmn", hidden.float(), self.gaussians) + self.bias
-            mean_, spread, factor = self._split(numbers)
-            gaussians = LowRankMultivariateNormal(
-                mean_, factor, (2 * spread).exp(), validate_args=False
-            )
+            center, spread, factor, skew = self._split(numbers)
             choice = Categorical(logits=self.weights(hidden.float()), validate_args=False)
-            density = MixtureSameFamily(choice, gaussians, validate_args=False)
-            return density.log_prob(deviation.float()) / self.n_mels
+            straight, slope = _straighten(deviation.float()[:, :, None] - center, skew)
+            gaussians = LowRankMultivariateNormal(
+                torch.zeros_like(center), factor, (2 * spread).exp(), validate_args=False
+            )
+            each = gaussians.log_prob(straight) + slope.log().sum(-1)  # [B, L, mixtures]
+            return (choice.logits + each).logsumexp(-1) / self.n_mels
 
     @torch.no_grad()
-    def draw(self, mean: Tensor, rows: int, generator: torch.Generator | None = None) -> Tensor:
-        """A mel [B, n_mels, L] for each mean mel, not clipped; the noise is drawn on the CPU."""
+    def draw(
+        self,
+        mean: Tensor,
+        rows: int,
+        generator: torch.Generator | None = None,
+        text: Tensor | None = None,
+    ) -> Tensor:
+        """A mel [B, n_mels, L] for each mean mel, not clipped; the noise is drawn on the CPU.
+
+        text: [B, text_dim], what is to be heard; None if nobody said.
+        """
         batch, _, length = mean.shape
-        past, device = self.config.past, mean.device
-        context = self.context(mean, torch.full((batch,), rows, device=device)).float()
+        device = mean.device
+        context = self.guided(mean, torch.full((batch,), rows, device=device), text).float()
         noises = [self.noise(length, generator) for _ in range(batch)]
         own, shared, gumbel = (
             torch.stack(parts, dim=1).to(device) for parts in zip(*noises, strict=True)
         )
-        drawn = context.new_zeros(batch, past + length, self.n_mels)
+        state = context.new_zeros(batch, self.state_size)
+        frames = []
         for t in range(length):
-            before = drawn[:, t : t + past].flatten(1)
             noise = TextureNoise(own[t], shared[t], gumbel[t])
-            drawn[:, t + past] = self.next_frame(context[:, t], before, noise)
-        return mean + UNIT * drawn[:, past:].transpose(1, 2)
+            frames.append(self.next_frame(context[:, t], state, noise))
+            state = self.remember(state, frames[-1])
+        return mean + UNIT * torch.stack(frames, dim=2)
 
     def noise(self, length: int, generator: torch.Generator | None = None) -> TextureNoise:
         """What `length` frames of one item are drawn from, on the CPU."""
@@ -135,37 +157,112 @@ class FrameTexture(nn.Module):
         uniform = torch.rand(length, self.config.mixtures, generator=generator)
         return TextureNoise(own, shared, -torch.log(-torch.log(uniform.clamp_min(1e-20))))
 
-    def next_frame(self, context: Tensor, before: Tensor, noise: TextureNoise) -> Tensor:
-        """The deviation [B, n_mels] given the context [B, hidden] and the frames before it,
-        [B, past · n_mels]."""
-        hidden = self._hidden(context, before)
+    def next_frame(self, context: Tensor, state: Tensor, noise: TextureNoise) -> Tensor:
+        """The deviation [B, n_mels] given the context [B, hidden] and the state [B, state_size] of
+        the frames before it (zeros before the first)."""
+        hidden = self._hidden(context, state)
         which = (self.weights(hidden) + noise.gumbel).argmax(-1)
         chosen = torch.bmm(hidden[:, None], self.gaussians[which])[:, 0] + self.bias[which]
-        mean, spread, factor = self._split(chosen)
+        center, spread, factor, skew = self._split(chosen)
         joint = torch.bmm(factor, noise.shared[..., None])[..., 0]
-        return (mean + joint + spread.exp() * noise.own).clamp(-_FARTHEST, _FARTHEST)
+        bent = _bend(joint + spread.exp() * noise.own, skew)
+        return (center + bent).clamp(-_FARTHEST, _FARTHEST)
 
-    def context(self, mean: Tensor, rows: Tensor) -> Tensor:
-        """What the mean mel [B, n_mels, L] says of each frame: [B, L, hidden]."""
+    @property
+    def state_size(self) -> int:
+        """Numbers that stand for the frames before: the last ones, oldest first, then for each span
+        of memory the decayed sums of deviations, of their sizes, and of ones."""
+        return sum(self._parts())
+
+    def remember(self, state: Tensor, frame: Tensor) -> Tensor:
+        """The state [B, state_size] after one more frame [B, n_mels]."""
+        recent, *memories = state.split(self._parts(), dim=1)
+        added = torch.cat([frame, frame.abs(), torch.ones_like(frame[:, :1])], dim=1)
+        sums = [
+            keep * memory + (1 - keep) * added
+            for keep, memory in zip(self._keep(), memories, strict=True)
+        ]
+        return torch.cat([recent[:, self.n_mels :], frame, *sums], dim=1)
+
+    def _states(self, frames: Tensor) -> Tensor:
+        """[B, L, n_mels] → the state before each frame, [B, L, state_size]; as `remember`, for all
+        frames at once."""
+        length, past = frames.shape[1], self.config.past
+        before = F.pad(frames, (0, 0, past, 0))[:, :-1]
+        parts = [before.unfold(1, past, 1).transpose(2, 3).flatten(2)]
+        added = torch.cat([frames, frames.abs(), torch.ones_like(frames[..., :1])], dim=2)
+        age = torch.arange(length)[:, None] - torch.arange(length) - 1.0  # of frame s at t
+        for keep in self._keep():
+            decay = torch.where(age >= 0, (1 - keep) * keep ** age.clamp_min(0), 0.0)
+            parts.append(decay.to(frames) @ added)
+        return torch.cat(parts, dim=2)
+
+    def _keep(self) -> list[float]:
+        """The share of each span's memory that a frame leaves."""
+        return [1 - 1 / span for span in self.config.memory]
+
+    def _parts(self) -> list[int]:
+        """Lengths of a state's parts: the last frames, then each span's sums."""
+        return [self.config.past * self.n_mels] + [2 * self.n_mels + 1] * len(self.config.memory)
+
+    def guided(self, mean: Tensor, rows: Tensor, text: Tensor | None) -> Tensor:
+        """As `context`, with what the text changes exaggerated."""
+        scale = self.config.guidance
+        if self.text is None or text is None or scale == 1.0:
+            return self.context(mean, rows, text)
+        return torch.lerp(self.context(mean, rows), self.context(mean, rows, text), scale)
+
+    def context(self, mean: Tensor, rows: Tensor, text: Tensor | None = None) -> Tensor:
+        """What the mean mel [B, n_mels, L] and the text say of each frame: [B, L, hidden]."""
         length = mean.shape[2]
         centred = 4 * (mean - 0.45)  # mean and spread of mels where there is sound
         x = self.patches(F.pad(centred, (0, -length % self.config.patch), mode="replicate"))
         x = x + self.rate(rows)[:, :, None]
-        for block in self.blocks:
-            x = block(x)
+        told = None
+        if self.text is not None and text is not None:
+            told = self.text(text)[..., None].chunk(len(self.blocks), dim=1)  # [B, width, 1] each
+        for index, block in enumerate(self.blocks):
+            x = block(x if told is None else x + told[index])
         frames = self.frames(self.norm(x.transpose(1, 2)))  # [B, L / patch, patch · hidden]
         frames = frames.unflatten(2, (self.config.patch, -1)).flatten(1, 2)[:, :length]
         change = F.pad(mean.diff(dim=2), (1, 0))
         return frames + self.near(torch.cat([centred, 10 * change], dim=1).transpose(1, 2))
 
-    def _hidden(self, context: Tensor, before: Tensor) -> Tensor:
-        """[…, hidden] of the context and the frames before, [..., past · n_mels]."""
-        hidden = F.gelu(context + self.past(before))
+    def _hidden(self, context: Tensor, state: Tensor) -> Tensor:
+        """[…, hidden] of the context and the state of the frames before, [..., state_size]."""
+        recent, *memories = state.split(self._parts(), dim=-1)
+        hidden = context + self.past(recent)
+        if self.memory is not None:
+            known = []
+            for sums in memories:
+                share = sums[..., -1:]  # of the span that has passed
+                known += [sums[..., :-1] / share.clamp_min(1e-3), share]
+            hidden = hidden + self.memory(torch.cat(known, dim=-1))
+        hidden = F.gelu(hidden)
         hidden = hidden + F.gelu(self.first(hidden))
         return F.gelu(self.second(hidden))
 
-    def _split(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[…, n_mels · (2 + rank)] → μ […, n_mels], log σ […, n_mels] and U […, n_mels, rank]."""
-        bands = self.n_mels
-        mean, spread, factor = numbers.split([bands, bands, bands * self.config.rank], dim=-1)
-        return mean, spread.clamp(-4, 3), factor.unflatten(-1, (bands, -1))
+    def _split(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """[…, n_mels · (2 + rank [+ 1])] → μ, log σ […, n_mels], U […, n_mels, rank] and the skew
+        in -1..1 […, n_mels]."""
+        bands, rank = self.n_mels, self.config.rank
+        mean, spread, factor = numbers[..., : (2 + rank) * bands].split(
+            [bands, bands, rank * bands], dim=-1
+        )
+        skew = torch.zeros_like(mean)
+        if self.config.skewed:
+            skew = _MOST_SKEWED * numbers[..., -bands:].tanh()
+        return mean, spread.clamp(-4, 3), factor.unflatten(-1, (bands, -1)), skew
+
+
+def _bend(x: Tensor, skew: Tensor) -> Tensor:
+    """y = x - skew · (√(x² + 1) - 1): steeper below zero than above for a positive skew."""
+    return x - skew * ((x.square() + 1).sqrt() - 1)
+
+
+def _straighten(y: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse of `_bend` and its slope dx/dy: the other root of a quadratic in x is wrong."""
+    flat = 1 - skew.square()
+    shifted = y - skew
+    root = (shifted.square() + flat).sqrt()
+    return (shifted + skew * root) / flat, (1 + skew * shifted / root) / flat

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from diffsound.audio import mixing
 from diffsound.config import Config
 from diffsound.data.clip import to_int16
-from diffsound.data.shards import NO_TOKEN, PreparedData
+from diffsound.data.shards import NO_TOKEN, PreparedData, TextData
 from diffsound.errors import ConfigError, DataError
 from diffsound.text.mbtg import MaskedTextConfig, mask_based_text
 
@@ -129,7 +129,10 @@ class WaveDataset:
         *,
         labels: Sequence[str] | None = None,
         cache: bool = False,
+        text: TextData | None = None,
     ) -> None:
+        """text: the clips' encoded captions; items then have one of them, drawn at random (the
+        first without `augment`), as "pooled" [D]."""
         if samples < 1:
             raise ConfigError(f"a window needs at least one sample, not {samples}")
         self.indices = _some(indices)
@@ -139,6 +142,7 @@ class WaveDataset:
         self.labels = list(labels) if labels is not None else label_names(data, self.indices)
         self._label_number = {name: number for number, name in enumerate(self.labels)}
         self._waves: ClipData = WaveCache(data, self.indices) if cache else data
+        self._text = text
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -158,11 +162,15 @@ class WaveDataset:
             wave = self._window(clip, self.augment, rng)
             wave = wave * np.float32(mixing.decibels(rng.uniform(*self.augment.gain_db)))
             wave = mixing.keep_peak(wave)
-        return {
+        item = {
             "wave": np.ascontiguousarray(wave, dtype=np.float32),
             "id": self.records[clip].id,
             "label": self.label(index),
         }
+        if self._text is not None:
+            pooled = self._text.of(clip).pooled
+            item["pooled"] = pooled[int(rng.integers(len(pooled))) if self.augment else 0].float()
+        return item
 
     def _window(self, clip: int, how: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
         wave = self._played(clip, how, rng)

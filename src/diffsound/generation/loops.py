@@ -61,12 +61,20 @@ def first_half(callback: StepCallback) -> StepCallback:
 
 
 def render(
-    pipeline: TextToSound, tokens: Tensor, noise: Sequence[torch.Generator], samples: int
+    pipeline: TextToSound,
+    tokens: Tensor,
+    noise: Sequence[torch.Generator],
+    text: Tensor,
+    samples: int,
 ) -> tuple[Tensor, Tensor]:
-    """tokens [B, F', L'] as a ring -> mel [B, n_mels, L] and loops [B, samples]."""
+    """tokens [B, F', L'] as a ring -> mel [B, n_mels, L] and loops [B, samples].
+
+    text: pooled, [B, text_dim].
+    """
     frames = CONTEXT_COLUMNS * pipeline.bundle.codec.time_stride
     hop = pipeline.bundle.config.codec.mel.hop_length
-    mels = pipeline.decode(wrapped(tokens, CONTEXT_COLUMNS), noise)[:, :, frames:-frames]
+    ring = wrapped(tokens, CONTEXT_COLUMNS)
+    mels = pipeline.decode(ring, noise, text)[:, :, frames:-frames]
     waves = pipeline.vocode(wrapped(mels, frames), noise)[:, frames * hop :].cpu().numpy()
     period = mels.shape[2] * hop
     closed = [close(wave, period, samples, pipeline.sample_rate) for wave in waves]

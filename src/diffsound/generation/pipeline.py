@@ -285,7 +285,7 @@ class TextToSound:
             )
 
         noise = [torch.Generator().manual_seed(noise_seed(s)) for s in _chosen(seeds, chosen)]
-        mels = self.decode(tokens, noise)
+        mels = self.decode(tokens, noise, (text if early else texts).pooled)
         scores: list[float | None] = [None] * len(jobs)
         if takes > 1:
             fits = self.matcher.fit(text if early else texts, mels)
@@ -302,7 +302,7 @@ class TextToSound:
                     self.decoder.generate, text, tokens, kept, settings, negative, progress.step
                 )
             noise = [torch.Generator().manual_seed(noise_seed(s)) for s in kept]
-            mels, waves = loops.render(self, tokens, noise, samples)
+            mels, waves = loops.render(self, tokens, noise, text.pooled, samples)
         else:
             waves = self.vocode(mels, noise)
         record, coverage = self._record(settings, samples, edit), self._coverage(text)
@@ -332,12 +332,20 @@ class TextToSound:
             return self.bundle.text_encoder(texts).to(self.device)
 
     @torch.inference_mode()
-    def decode(self, tokens: Tensor, noise: Sequence[torch.Generator] | None = None) -> Tensor:
+    def decode(
+        self,
+        tokens: Tensor,
+        noise: Sequence[torch.Generator] | None = None,
+        text: Tensor | None = None,
+    ) -> Tensor:
         """tokens [B, F', L'] -> mel [B, n_mels, L] in [0, 1]; noise: a generator for each.
 
-        Item by item, and on a CPU each on one core: the same bits alone and in a batch.
+        text: pooled, [B, text_dim], for a codec whose texture depends on it. Item by item, and on a
+        CPU each on one core: the same bits alone and in a batch.
         """
-        items = _with_noise(tokens.to(self.device), noise)
+        texts = [None] * len(tokens) if text is None else text.to(self.device).split(1)
+        noisy = _with_noise(tokens.to(self.device), noise)
+        items = [(*item, told) for item, told in zip(noisy, texts, strict=True)]
         mels = one_core_each(lambda item: self.codec.decode(*item), items)
         return torch.cat(mels).clamp(0.0, 1.0).float()
 

@@ -96,8 +96,9 @@ class AnyLength(nn.Module):
 class CodecDecoder(nn.Module):
     """Tokens [B, F', L'] to mel [B, n_mels, L' * time_stride].
 
-    A codec that draws textures takes their noise as inputs (`codec.frame_texture.TextureNoise`);
-    its loop over the frames becomes one Scan.
+    A codec that draws textures takes their noise as inputs (`codec.frame_texture.TextureNoise`)
+    and, if it listens to one, the pooled text [B, text_dim]. Its loop over the frames becomes one
+    Scan.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -110,6 +111,7 @@ class CodecDecoder(nn.Module):
         own: Tensor | None = None,
         shared: Tensor | None = None,
         gumbel: Tensor | None = None,
+        text: Tensor | None = None,
     ) -> Tensor:
         texture = self.codec.texture
         mean = self.codec.mean(tokens)
@@ -119,13 +121,13 @@ class CodecDecoder(nn.Module):
         assert shared is not None
         assert gumbel is not None
         rows = torch.full((tokens.shape[0],), self.codec.rows)
-        each = (texture.context(mean, rows), own, shared, gumbel)  # [B, L, …]
+        each = (texture.guided(mean, rows, text), own, shared, gumbel)  # [B, L, …]
 
-        def step(before: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-            frame = texture.next_frame(now[0], before, TextureNoise(*now[1:]))
-            return torch.cat((before[:, texture.n_mels :], frame), dim=1), frame
+        def step(state: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            frame = texture.next_frame(now[0], state, TextureNoise(*now[1:]))
+            return texture.remember(state, frame), frame
 
-        nothing = mean.new_zeros(mean.shape[0], texture.config.past * texture.n_mels)
+        nothing = mean.new_zeros(mean.shape[0], texture.state_size)
         _, frames = scan(step, nothing, tuple(part.transpose(0, 1) for part in each), dim=0)
         return mean + UNIT * frames.permute(1, 2, 0)
 
@@ -311,6 +313,9 @@ def _networks(bundle: Bundle) -> dict[str, Exportable]:
         free_axes = {0: free[0], 1: codec.time_stride * length}
         networks["codec"][1].update({k: v.repeat(batch, 1, 1) for k, v in noise.items()})
         networks["codec"][2].update(dict.fromkeys(noise, free_axes))
+        if codec.texture.config.text_dim is not None:
+            networks["codec"][1]["text"] = torch.zeros(batch, codec.texture.config.text_dim)
+            networks["codec"][2]["text"] = {0: free[0]}
     frames = torch.export.Dim("frames", min=_MIN_COLUMNS, max=_MAX_COLUMNS)
     mel = {"mel": torch.zeros(batch, codec.n_mels, 64)}
     if isinstance(vocoder, ISTFTVocoder):

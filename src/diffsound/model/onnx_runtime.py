@@ -92,14 +92,21 @@ class OnnxCodec:
         self.codec = codec
         self.session = session
 
-    def decode(self, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """tokens [B, F', L'] -> mel [B, n_mels, L]."""
+    def decode(
+        self,
+        tokens: Tensor,
+        generator: torch.Generator | None = None,
+        text: Tensor | None = None,
+    ) -> Tensor:
+        """tokens [B, F', L'], pooled text [B, text_dim] -> mel [B, n_mels, L]."""
         if self.codec.texture is None:
             return self.session(tokens=tokens)
+        if text is None:
+            text = torch.zeros(len(tokens), self.codec.texture.config.text_dim or 1)
         length = tokens.shape[2] * self.codec.time_stride
         noises = [self.codec.texture.noise(length, generator) for _ in tokens]
         own, shared, gumbel = (torch.stack(parts) for parts in zip(*noises, strict=True))
-        return self.session(tokens=tokens, own=own, shared=shared, gumbel=gumbel)
+        return self.session(tokens=tokens, own=own, shared=shared, gumbel=gumbel, text=text)
 
 
 class OnnxVocoder:

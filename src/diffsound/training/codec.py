@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
@@ -31,7 +32,8 @@ from diffsound.config import Config
 from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
 from diffsound.judges.classifier import Classifier, load_classifier
-from diffsound.training.config import RunConfig
+from diffsound.text.config import TextEncoderConfig
+from diffsound.training.config import RunConfig, Share
 from diffsound.training.run_files import write_mel_pair
 from diffsound.training.stage import (
     AdversarialSchedule,
@@ -46,6 +48,7 @@ from diffsound.training.stage import (
     frozen,
     wave_loader,
 )
+from diffsound.training.tokens import text_of
 
 
 class CodecAdversarial(AdversarialSchedule):
@@ -101,6 +104,9 @@ class CodecRun(RunConfig):
     seams_only: train only the part that removes the steps between columns (with `init`).
     jitter: standard deviation of noise on the latent before it is quantized. For comparison: the
         small codec's eight codes of 512 have a quantization error of 0.2.
+    text_encoder: for a codec whose texture is told what it is to sound like; captions that the data
+        has not encoded yet are. text: the encoder's fingerprint, filled in when the run starts.
+    text_dropout: share of the windows whose text is withheld.
     valid_clips, valid_frames: number of held-out clips to validate on (0: all), and their length.
     samples: number of spectrogram pictures drawn at a validation.
     """
@@ -115,6 +121,9 @@ class CodecRun(RunConfig):
     seams_only: bool = False
     jitter: NonNegativeFloat = 0.0
     augment: AugmentConfig = AugmentConfig()
+    text_encoder: TextEncoderConfig | None = None
+    text: str | None = None
+    text_dropout: Share = 0.1
     loss: CodecLoss = CodecLoss()
     valid_clips: NonNegativeInt = 128
     valid_frames: PositiveInt = 216
@@ -138,7 +147,23 @@ class CodecRun(RunConfig):
             raise ValueError("seams_only needs init, codec.backbone.seams and loss.seams")
         if self.principal and self.init is not None:
             raise ValueError("a run starts from init or from principal, not from both")
+        texture = self.codec.texture
+        if self.text_encoder is not None and (texture is None or self.augment.fill == "chain"):
+            raise ValueError(
+                "text_encoder needs codec.texture, and augment.fill 'silence' or 'loop': "
+                "a chain of clips has no single text"
+            )
         return self
+
+    def completed(self, data: PreparedData) -> Self:
+        """Fill in the encoder's fingerprint and width; encode captions that are not yet."""
+        if self.text_encoder is None:
+            return self
+        index = text_of(data, self.text_encoder, self.text)
+        assert self.codec.texture is not None
+        texture = self.codec.texture.model_copy(update={"text_dim": index.dim})
+        codec = self.codec.model_copy(update={"texture": texture})
+        return self.model_copy(update={"text": index.fingerprint, "codec": codec})
 
 
 class CodecStage(Stage):
@@ -177,10 +202,12 @@ class CodecStage(Stage):
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
         hop = config.mel.hop_length
-        self.loader = wave_loader(config, data, (config.frames - 1) * hop, config.augment, process)
+        text = None if config.text is None else data.text(config.text)
+        samples = (config.frames - 1) * hop
+        self.loader = wave_loader(config, data, samples, config.augment, process, text)
         samples = (config.valid_frames - 1) * hop
         self.held_out = FixedWaves(
-            config, data, samples, config.valid_clips, config.train.batch_size
+            config, data, samples, config.valid_clips, config.train.batch_size, text
         )
 
     def ready(self) -> None:
@@ -207,13 +234,15 @@ class CodecStage(Stage):
         weights = self.config.loss
         with torch.no_grad():
             mel = self.front_end(batch["wave"])  # [B, n_mels, frames]
-        made = self.prepared["codec"](mel, moment.generator, self.config.jitter)
+        text = self._text(batch, moment.generator)
+        made = self.prepared["codec"](mel, moment.generator, self.config.jitter, text)
         rebuilt = made.mel.float()
         l1 = reconstruction_loss(rebuilt, mel)
         loss = weights.l1 * l1
         logs: dict[str, Tensor | float] = {"l1": l1, "commitment": made.commitment_loss}
         if weights.likelihood:
-            nll = -made.log_prob.mean()
+            near = near_sound(mel, self.codec.time_stride)
+            nll = -(made.log_prob * near).sum() / near.sum().clamp_min(1)
             loss = loss + weights.likelihood * nll
             logs["nll"] = nll
         if weights.seams:
@@ -282,8 +311,8 @@ class CodecStage(Stage):
         nll = torch.zeros((), dtype=torch.float64)
         edges = torch.zeros(2, 2, dtype=torch.float64)
         cells, tokens = 0, []
-        for mel in self._held_out_mels():
-            made = module(mel)
+        for mel, text in self._held_out_mels():
+            made = module(mel, text=text)
             # The silence that pads short clips is coded perfectly and would hide the errors.
             heard = mel.amax(dim=1, keepdim=True) > 0  # [B, 1, L]
             sums[0] += ((made.mel - mel).abs() * heard).double().sum().cpu()
@@ -308,7 +337,7 @@ class CodecStage(Stage):
         """Draw originals above their reconstructions."""
         if not self.config.samples:
             return
-        mel = next(self._held_out_mels())[: self.config.samples]
+        mel = next(self._held_out_mels())[0][: self.config.samples]
         for index, (original, rebuilt) in enumerate(zip(mel, module(mel).mel, strict=True)):
             write_mel_pair(folder / f"clip-{index}.png", original, rebuilt)
 
@@ -318,6 +347,26 @@ class CodecStage(Stage):
             "mel": self.config.mel.model_dump(mode="json"),
         }
 
-    def _held_out_mels(self) -> Iterator[Tensor]:
+    def _held_out_mels(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Mels of the held-out clips and, for a texture that is told, their texts."""
         for batch in self.held_out:
-            yield self.front_end(batch["wave"].to(self.device))
+            yield self.front_end(batch["wave"].to(self.device)), self._text(batch)
+
+    def _text(self, batch: Batch, generator: torch.Generator | None = None) -> Tensor | None:
+        """The batch's texts [B, text_dim], or None; with a generator, some withheld: zeros."""
+        if "pooled" not in batch:
+            return None
+        text: Tensor = batch["pooled"].to(self.device)
+        if generator is None:
+            return text
+        told = torch.rand(len(text), 1, generator=generator) >= self.config.text_dropout
+        return text * told.to(text)
+
+
+def near_sound(mel: Tensor, reach: int) -> Tensor:
+    """[B, L], 1 for frames of mel [B, n_mels, L] with sound at most `reach` frames away, else 0.
+
+    The silence that fills a window is coded perfectly; only its edges have something to teach.
+    """
+    heard = (mel.amax(dim=1) > 0).float()
+    return F.max_pool1d(heard, 2 * reach + 1, stride=1, padding=reach)

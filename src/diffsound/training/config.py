@@ -92,6 +92,7 @@ class DataConfig(Config):
     subset: the share of the training clips that is used, drawn at random by `subset_seed`. A clip
         is in it or not whatever other clips there are, and a larger share holds a smaller one.
     balance: 0 draws clips evenly, 1 draws classes evenly; values between are a compromise.
+    favour: factor by which the clips of a data set are drawn more or less often, by its name.
     cache: keep decoded waves in memory, so that training never waits for the disk.
     """
 
@@ -102,6 +103,7 @@ class DataConfig(Config):
     subset: Annotated[float, Field(gt=0, le=1)] = 1.0
     subset_seed: int = 0
     balance: Share = 0.0
+    favour: dict[str, PositiveFloat] = Field(default_factory=dict)
     workers: Annotated[int, Field(ge=0)] = 0
     cache: bool = True
 

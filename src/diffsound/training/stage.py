@@ -29,7 +29,8 @@ from diffsound.data.loaders import (
     ItemSampler,
     ShuffledSampler,
 )
-from diffsound.data.shards import PreparedData
+from diffsound.data.record import Record
+from diffsound.data.shards import PreparedData, TextData
 from diffsound.errors import ConfigError, DataError
 from diffsound.training.config import Betas, DataConfig, RunConfig, TrainConfig
 
@@ -277,19 +278,41 @@ def train_loader(
 
 
 def wave_sampler(run: RunConfig, dataset: WaveDataset) -> ItemSampler:
-    """Shuffled clips, or classes balanced as the data group says."""
-    if run.data.balance == 0:
-        return ShuffledSampler(len(dataset), run.train.seed)
-    labels = [dataset.label(index) for index in range(len(dataset))]
-    return BalancedSampler(labels, run.train.seed, balance=run.data.balance)
+    """Shuffled clips, or sources and classes balanced as the data group says."""
+    how, seed = run.data, run.train.seed
+    if how.balance == 0 and not how.favour:
+        return ShuffledSampler(len(dataset), seed)
+    records = [dataset.records[clip] for clip in dataset.indices]
+    return balanced_sampler(records, how, seed, len(dataset))
+
+
+def balanced_sampler(
+    records: Sequence[Record], how: DataConfig, seed: int, size: int
+) -> BalancedSampler:
+    """Clips by source and class, some sources and rare classes more often."""
+    return BalancedSampler(
+        [(record.source, record.labels[:1] if how.balance else ()) for record in records],
+        seed,
+        balance=how.balance,
+        size=size,
+        favour=lambda label: how.favour.get(label[0], 1.0),  # type: ignore[index]
+    )
 
 
 def wave_loader(
-    run: RunConfig, data: PreparedData, samples: int, augment: AugmentConfig, process: Process
+    run: RunConfig,
+    data: PreparedData,
+    samples: int,
+    augment: AugmentConfig,
+    process: Process,
+    text: TextData | None = None,
 ) -> EpochLoader:
-    """Batches of random windows {"wave": [B, samples], "id", "label"} of the training clips."""
+    """Batches of random windows {"wave": [B, samples], "id", "label"} of the training clips.
+
+    text: the clips' captions, if batches are to have "pooled" [B, text_dim] too.
+    """
     clips = clips_of(data, run.data, run.data.train_split)
-    dataset = WaveDataset(data, clips, samples, augment, cache=run.data.cache)
+    dataset = WaveDataset(data, clips, samples, augment, cache=run.data.cache, text=text)
     return train_loader(run, dataset, wave_sampler(run, dataset), process)
 
 
@@ -297,10 +320,16 @@ class FixedWaves:
     """The beginnings of the validation clips, in order, the same at every call."""
 
     def __init__(
-        self, run: RunConfig, data: PreparedData, samples: int, clips: int, batch_size: int
+        self,
+        run: RunConfig,
+        data: PreparedData,
+        samples: int,
+        clips: int,
+        batch_size: int,
+        text: TextData | None = None,
     ) -> None:
-        found = clips_of(data, run.data, run.data.valid_split)
-        dataset = WaveDataset(data, spread(found, clips), samples, cache=run.data.cache)
+        found = spread(clips_of(data, run.data, run.data.valid_split), clips)
+        dataset = WaveDataset(data, found, samples, cache=run.data.cache, text=text)
         sampler = FixedSampler(range(len(dataset)))
         self._loader = EpochLoader(dataset, sampler, batch_size, drop_last=False)
 

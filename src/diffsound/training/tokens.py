@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from diffsound.audio.mel import MelFrontEnd
 from diffsound.codec.codec import Codec
@@ -25,7 +25,6 @@ from diffsound.data.datasets import TokenDataset
 from diffsound.data.derived import TokenizeSettings, encode_text, tokenize
 from diffsound.data.engines import available_cores, make_engine
 from diffsound.data.loaders import (
-    BalancedSampler,
     EpochLoader,
     FixedSampler,
     ItemSampler,
@@ -39,7 +38,7 @@ from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import TextEncoder, TextFeatures
 from diffsound.training.assemble import load_codec
 from diffsound.training.config import DataConfig, RunConfig, Share
-from diffsound.training.stage import Process, clips_of, spread, train_loader
+from diffsound.training.stage import Process, balanced_sampler, clips_of, spread, train_loader
 
 
 class MixedFolder(Config):
@@ -53,11 +52,9 @@ class TokenDataConfig(DataConfig):
     """Which clips are seen, from one or more folders.
 
     mix: further prepared folders, such as soundscapes, tokenised with the same codec.
-    favour: factor by which the clips of a data set are drawn more or less often, by its name.
     """
 
     mix: tuple[MixedFolder, ...] = ()
-    favour: dict[str, PositiveFloat] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _leaves_room(self) -> Self:
@@ -380,13 +377,7 @@ def mixed_sampler(dataset: GridDataset, how: TokenDataConfig, seed: int) -> Item
     whole = len(groups[0]) / (1.0 - sum(shares))
     sizes = [len(groups[0]), *(max(1, round(share * whole)) for share in shares)]
     samplers = [
-        BalancedSampler(
-            [(records[c].source, records[c].labels[:1] if how.balance else ()) for c in group],
-            seed + number,
-            balance=how.balance,
-            size=size,
-            favour=lambda label: how.favour.get(label[0], 1.0),  # type: ignore[index]
-        )
+        balanced_sampler([records[clip] for clip in group], how, seed + number, size)
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
     ]
     return samplers[0] if len(samplers) == 1 else MixedSampler(groups, samplers, seed)
