@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 from diffsound.codec import Codec, CodecConfig, QuantizerConfig
 from diffsound.codec.config import FrameTextureConfig, LinearConfig
-from diffsound.codec.frame_texture import UNIT, FrameTexture, _bend, _straighten
+from diffsound.codec.frame_texture import UNIT, FrameTexture, TextureNoise, _bend, _straighten
 
 BANDS, ROWS = 6, 3
 CONFIG = FrameTextureConfig(
@@ -168,6 +168,22 @@ def test_draws_have_the_mean_and_covariance_of_the_density() -> None:
     covariance = torch.einsum("m,mij->ij", weights, second) - torch.outer(expected, expected)
     torch.testing.assert_close(draws.mean(0), expected, atol=0.05, rtol=0.05)
     torch.testing.assert_close(draws.T.cov(), covariance, atol=0.12, rtol=0.05)
+
+
+@torch.no_grad()
+def test_drawing_equals_frame_after_frame_from_states() -> None:
+    texture, (_, mean, rows) = make(config=FULL), some_mels(2, 9)
+    text = torch.randn(2, 5)
+    drawn = texture.draw(mean, ROWS, torch.Generator().manual_seed(4), text)
+    generator = torch.Generator().manual_seed(4)
+    noises = [texture.noise(9, generator) for _ in range(2)]
+    own, shared, gumbel = (torch.stack(parts) for parts in zip(*noises, strict=True))
+    context, state = texture.guided(mean, rows, text), torch.zeros(2, texture.state_size)
+    for t in range(9):
+        noise = TextureNoise(own[:, t], shared[:, t], gumbel[:, t])
+        frame = texture.next_frame(context[:, t], state, noise)
+        torch.testing.assert_close(drawn[..., t], mean[..., t] + UNIT * frame)
+        state = texture.remember(state, frame)
 
 
 def test_a_seed_means_one_texture() -> None:
