@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from diffsound.audio.events import Extent
+from diffsound.audio.mixing import Extent
 from diffsound.cli.main import run as diffsound
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.recipes import read_recipe
+from diffsound.generation.sound import read_recipe
 from diffsound.model.bundle import Bundle, copy_bundle, describe, verify
 from diffsound.model.coverage import COVERAGE_FILES, FAR, KNOWN, Coverage, length_row
 from support import KNOWN_CAPTIONS

@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from starlette.concurrency import run_in_threadpool
 
 from diffsound.generation.pipeline import TextToSound
-from diffsound.judges.matcher import Matcher, MatcherConfig
+from diffsound.judges.ranking import Matcher, MatcherConfig
 from diffsound.judges.resnet import ResNetConfig
 from diffsound.model.bundle import Bundle
 from diffsound.serving.settings import Limits, ServerSettings

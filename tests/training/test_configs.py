@@ -10,7 +10,7 @@ import yaml
 from diffsound.codec.config import CodecConfig
 from diffsound.config import load_config
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
-from diffsound.text.config import TextEncoderConfig
+from diffsound.text.features import TextEncoderConfig
 from diffsound.training.codec import CodecRun
 from diffsound.training.config import STAGES, RunConfig
 from diffsound.training.decoder import DecoderRun

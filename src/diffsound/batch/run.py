@@ -124,7 +124,7 @@ class Maker:
     ) -> list[list[Sound]]:
         """The sounds of each request, in the order of its files."""
         from diffsound.generation.jobs import Job
-        from diffsound.text.clean import clean_prompt
+        from diffsound.text import clean_prompt
 
         def on_step(share: float, tokens: Tensor) -> None:
             if stopped():
@@ -343,8 +343,8 @@ def _check_free(folder: Path, requests: Iterable[RowTask]) -> None:
 
 def _same_recipe(path: Path, request: RowTask, seeds: Sequence[int]) -> bool:
     """Whether the file says it was made by this request: a kill came before its manifest line."""
-    from diffsound.generation.recipes import read_recipe
-    from diffsound.text.clean import clean_text
+    from diffsound.generation.sound import read_recipe
+    from diffsound.text import clean_text
 
     try:
         recipe = read_recipe(path)

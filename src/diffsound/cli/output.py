@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from diffsound.audio.player import find_player, play
 from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
 from diffsound.generation.settings import (
@@ -50,7 +49,11 @@ def make_sounds(
     target.check()
     delivery = making.delivery
     check_delivery(target.ending, delivery, loop=bool(making.settings.get("loop")))
-    player = find_player(target.ending) if making.play_it else None
+    player: list[str] = []
+    if making.play_it:
+        from diffsound.audio.player import find_player, play
+
+        player = find_player(target.ending)
     seeds = choose_seeds(making.seed, making.candidates)
     target.check_free(prompt, seeds, making.candidates if keep is None else keep)
     pipeline = making.load(ranker)
@@ -66,7 +69,7 @@ def make_sounds(
         _write_to_stdout(sounds[0].encode(target.ending, **delivery))
         return
     for path in write_sounds(sounds, target, delivery, as_json=making.as_json, quiet=making.quiet):
-        if player is not None:
+        if player:
             play(player, path)
 
 

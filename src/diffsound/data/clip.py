@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from diffsound.audio.events import trim_silence
 from diffsound.audio.io import read_audio
 from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.audio.mixing import limit_peak, to_loudness
+from diffsound.audio.mixing import limit_peak, to_loudness, trim_silence
 from diffsound.config import Config
 from diffsound.data.captions import captions_for
 from diffsound.data.duplicates import sound_fingerprint

@@ -58,7 +58,7 @@ from diffsound.evaluation.sets import (
 )
 from diffsound.files import atomic_write, read_text
 from diffsound.generation.settings import slug
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 
 
 class RecogniseSettings(Config):

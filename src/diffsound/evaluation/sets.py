@@ -36,7 +36,7 @@ from diffsound.judges.ranking import LikelihoodRanker
 from diffsound.model.backends import usable_device
 from diffsound.model.bundle import BUNDLED, Bundle, resolve
 from diffsound.model.config import CONFIG_FILE
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 
 REPORT = "report.json"
 EXAMPLES = "examples.json"

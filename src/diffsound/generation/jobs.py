@@ -21,7 +21,7 @@ from diffsound.generation.settings import (
     check,
 )
 from diffsound.judges.ranking import Ranker
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound

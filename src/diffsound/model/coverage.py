@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from diffsound.audio.events import Extent
+from diffsound.audio.mixing import Extent
 from diffsound.errors import BundleError
 from diffsound.files import atomic_write, read_json
 from diffsound.weights import load_weights, save_weights

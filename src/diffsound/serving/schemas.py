@@ -21,7 +21,7 @@ from diffsound.generation.settings import (
     TakeSettings,
 )
 from diffsound.serving.settings import Limits
-from diffsound.text.clean import MAX_PROMPT_CHARS
+from diffsound.text import MAX_PROMPT_CHARS
 
 AudioFormat = Literal["wav", "flac", "ogg", "mp3"]
 Operation = Literal["generate", "inpaint", "extend", "vary"]

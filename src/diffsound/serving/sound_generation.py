@@ -25,7 +25,7 @@ from diffsound.serving.api import private
 from diffsound.serving.errors import ERRORS
 from diffsound.serving.schemas import GenerateRequest, check_fields
 from diffsound.serving.service import Service
-from diffsound.text.clean import MAX_PROMPT_CHARS
+from diffsound.text import MAX_PROMPT_CHARS
 
 # Codec, sample rate and, where it has one, bit rate in kb/s.
 OutputFormat = Literal[
