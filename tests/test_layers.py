@@ -20,7 +20,7 @@ ORDER = (
 # Loose modules that every folder may use, each with those that it may use itself.
 BASE: dict[str, tuple[str, ...]] = {
     "errors": (),
-    "files": (),
+    "files": ("errors",),
     "threads": (),
     "html": ("files",),
     "config": ("errors", "files"),

@@ -16,6 +16,8 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from diffsound.errors import InputError
+
 # Far above any config, manifest or list of prompts; a larger file is a mistake or an attack.
 MAX_TEXT_BYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
@@ -68,6 +70,24 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def write_text(target: str | Path, text: str, newline: str | None = None) -> None:
+    """Write a UTF-8 text in one step."""
+    with atomic_write(target) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline=newline)
+
+
+def make_folder(folder: str | Path) -> Path:
+    """The folder, created with its parents if necessary."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot create the folder {folder}: {error.strerror}; choose another one"
+        ) from error
+    return folder
 
 
 def sweep(folder: str | Path, older_than: float = 0.0) -> None:

@@ -282,7 +282,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, prompts: Path, tiny_folde
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, prompts: Path) -> None:
-    with pytest.raises(AudioError, match="cannot make the folder"):
+    with pytest.raises(InputError, match="cannot create the folder"):
         generate_batch(prompts, "/proc/out")
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from diffsound.cli.main import run as diffsound
+from cli_support import typed
 from diffsound.data.shards import PreparedData
 from diffsound.model.bundle import Bundle, verify
 from diffsound.training.assemble import load_codec
@@ -17,13 +17,6 @@ from diffsound.training.config import STAGES
 from diffsound.training.runs import STAGE_CLASSES
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
-
-
-def typed(*arguments: object) -> int:
-    """The exit code of the command line."""
-    with pytest.raises(SystemExit) as ended:
-        diffsound([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_from_a_codec_to_a_bundle(

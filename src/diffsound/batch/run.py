@@ -23,7 +23,7 @@ from diffsound.batch.lanes import Lanes
 from diffsound.batch.pack import PACK_LOUDNESS, check_pack, write_pack
 from diffsound.batch.rows import RowTask, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
-from diffsound.files import sha256, sweep
+from diffsound.files import make_folder, sha256, sweep
 from diffsound.generation.settings import (
     FORMATS,
     OUTPUT,
@@ -208,7 +208,7 @@ def generate_batch(
         check_ranks(bundle)  # refused now rather than row by row
     if pack and not overwrite:
         check_pack(Path(out))
-    folder = _make_folder(Path(out))
+    folder = make_folder(out)
     maker = Maker(
         folder=str(folder.resolve()),
         bundle=None if bundle is None else str(bundle),
@@ -386,14 +386,6 @@ def _held(folder: Path) -> Iterator[None]:
             f"cannot write to {folder}: {error.strerror or error}; what is finished is kept, "
             "run again to continue"
         ) from error
-
-
-def _make_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AudioError(f"cannot make the folder {folder}: {error.strerror}") from error
-    return folder
 
 
 def _context(

@@ -16,6 +16,7 @@ import typer
 
 from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
+from diffsound.files import make_folder
 from diffsound.generation.settings import (
     FORMATS,
     SHORT_SEEDS,
@@ -237,10 +238,7 @@ def write_sounds(
     """Save every sound and print its path; yields the paths."""
     for place, sound in enumerate(sounds):
         path = target.path(sound, place, len(sounds))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise AudioError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+        make_folder(path.parent)
         sound.save(path, overwrite=target.overwrite, **delivery)
         picture = sound.save_spectrogram(path.with_suffix(".png")) if target.spectrogram else None
         if target.stems:

@@ -40,7 +40,6 @@ from diffsound.evaluation.sets import (
     choose_examples,
     find_captioner,
     judge_folder,
-    make_folder,
     sample_names,
     versions,
     write_examples,
@@ -49,7 +48,7 @@ from diffsound.evaluation.sets import (
     write_real,
 )
 from diffsound.evaluation.spice import checksums, corenlp_folder
-from diffsound.files import read_json, sha256
+from diffsound.files import make_folder, read_json, sha256
 from diffsound.generation.bench import watched
 from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner
