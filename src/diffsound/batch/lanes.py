@@ -1,9 +1,9 @@
 """Several sounds at once on one machine: a lane per core, the first in this process.
 
 On a CPU a step's matrix products are small: one core each is faster than all cores on each. Every
-further lane is a process of its own (`worker.py`), for two in one process would wait for each
-other in Python between the products. Work goes to a lane only once its process is ready, so a
-short list is done before a second model is loaded, and none waits for one.
+further lane is a separate process (`worker.py`): two lanes in one process would wait for each
+other's Python code between the products. A lane gets work only once its process is ready, so a
+short list is finished without waiting for a second model to load.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCE = 30.0  # seconds for a worker that was asked to end
 
 
 class Work(Protocol[ItemT_contra, ResultT_co]):
-    """What lanes do with each item. It, items and results must be picklable."""
+    """What lanes do with each item. The work, its items and its results must be picklable."""
 
     def prepare(self) -> None:
         """Load what every item needs, once in each process."""
@@ -79,7 +79,7 @@ class Lanes:
         try:
             for thread in threads:
                 thread.start()
-            torch.set_num_threads(cores)  # a new thread takes after the last one set
+            torch.set_num_threads(cores)  # a new thread inherits the last value set
             for _ in range(run.total):
                 yield run.next_result()
         finally:
@@ -104,7 +104,7 @@ class _Run(Generic[ItemT, ResultT]):
             self.total += 1
 
     def drain(self, function: Callable[[ItemT], ResultT]) -> None:
-        """Do items until there are none or all is stopped."""
+        """Process items until none is left or the lanes are stopped."""
         while not self.stopped.is_set():
             try:
                 item = self._todo.get_nowait()
@@ -113,7 +113,7 @@ class _Run(Generic[ItemT, ResultT]):
             self._done.put((function(item), None))
 
     def guarded(self, lane: Callable[[], None]) -> Callable[[], None]:
-        """A lane whose failure is what the next result raises."""
+        """A lane; if it fails, the next result raises its error."""
 
         def run() -> None:
             try:
@@ -131,13 +131,13 @@ class _Run(Generic[ItemT, ResultT]):
 
 
 class Worker:
-    """A process that does what it is sent; called with an item, it gives its result."""
+    """A worker process; called with an item, it returns the result."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def send(self, message: Any) -> Any:
-        """Send a message and wait for its answer; what the worker raised is raised here."""
+        """Send a message and wait for its answer; an error in the worker is raised here."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -156,7 +156,7 @@ class Worker:
     __call__ = send
 
     def end(self) -> None:
-        """Stop it, also in the middle of an item; returns when it is gone."""
+        """Stop it, even in the middle of an item; returns when it has exited."""
         self._process.terminate()
         try:
             self._process.wait(_PATIENCE)

@@ -96,7 +96,7 @@ class Maker:
     def __call__(
         self, requests: Sequence[RowTask], stopped: Callable[[], bool] = lambda: False
     ) -> Outcome:
-        """Make requests of equal settings; a row that fails does not take others with it."""
+        """Make requests of equal settings; a row that fails does not affect the others."""
         pipeline = load_pipeline(self.bundle, self.device, self.backend)
         try:
             sounds = self._generate(pipeline, requests, stopped)
@@ -110,7 +110,7 @@ class Maker:
                     tuple(chain.from_iterable(outcome.failures for outcome in alone)),
                 )
             return Outcome(failures=(_failure(requests[0], error),))
-        # Not caught: a disk that takes no file takes no other one either.
+        # Not caught: a disk that cannot be written fails every other row too.
         return Outcome(
             tuple(
                 self._save(sound, request, place)
@@ -162,7 +162,7 @@ class Maker:
 
 @cache
 def load_pipeline(bundle: str | None, device: str, backend: str | None) -> TextToSound:
-    """One per process, however many chunks of work it gets."""
+    """One per process, for all the work it gets."""
     from diffsound.generation.pipeline import TextToSound
 
     return TextToSound.from_pretrained(bundle, device=device, backend=backend)
@@ -264,7 +264,7 @@ def _first_and_again(
         if attempt is None:
             again = {failure.line for failure in failed}
             attempt = [request for request in requests if request.line in again]
-        if not attempt:  # no engine is started for nothing
+        if not attempt:  # no work, no engine
             break
         failed = []
         for outcome in run(maker, attempt):
@@ -312,9 +312,9 @@ def _together(requests: Iterable[RowTask], size: int) -> Iterator[list[RowTask]]
 
 
 def _without(requests: Iterable[RowTask], kept: dict[str, Any]) -> Iterator[RowTask]:
-    """The requests with only those of their sounds that are not there yet.
+    """The requests, reduced to the sounds that are still missing.
 
-    The best of some candidates are found among all of them: such a request stays whole.
+    Choosing the best candidates needs all of them, so a request with `keep` stays whole.
     """
     for request in requests:
         places = [place for place, name in enumerate(request.files) if name not in kept]

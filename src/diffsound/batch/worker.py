@@ -1,6 +1,6 @@
-"""A lane's own process: does what comes in on its standard input, until that ends.
+"""A lane's own process: does the work that arrives on standard input, until that closes.
 
-Messages are pickles of our own parent process: first the work and its number of threads, then one
+Messages are pickles from our own parent process: first the work and its number of threads, then one
 item after another. Each is answered by (result, None) or (None, error) on standard output.
 """
 
@@ -19,12 +19,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _leave)
     source = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # what a library prints must not get between the answers
+        os.dup2(2, 1)  # library output must not mix with the answers
         serve(source, answers)
 
 
 def serve(source: BinaryIO, answers: BinaryIO) -> None:
-    """Answer every message until the source ends, as it does with the parent's life."""
+    """Answer every message until the source closes, which it does when the parent exits."""
     import torch
 
     try:
@@ -42,7 +42,7 @@ def serve(source: BinaryIO, answers: BinaryIO) -> None:
 
 
 def answer(answers: BinaryIO, do: Any) -> None:
-    """Send what `do` returns, or the error it ends in."""
+    """Send what `do` returns, or the error it raises."""
     try:
         reply: tuple[Any, Exception | None] = (do(), None)
     except Exception as error:
