@@ -36,7 +36,7 @@ def load(path: Path) -> RunConfig:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_the_config_is_valid(path: Path) -> None:
+def test_every_committed_config_is_valid(path: Path) -> None:
     config = load(path)
     assert path.read_text(encoding="utf-8").startswith("# ")
     assert config.train.validate_steps or config.train.validate_epochs

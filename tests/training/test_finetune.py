@@ -46,7 +46,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sounds(tmp_path_factory.mktemp("own") / "sounds", things)
 
 
-def test_makes_a_new_bundle_from_a_folder_of_sounds(
+def test_finetuning_makes_a_new_bundle_from_a_folder_of_sounds(
     sounds: Path, knowing: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, origin = tmp_path / "mine", knowing.save_pretrained(tmp_path / "origin")

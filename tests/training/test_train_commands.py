@@ -19,7 +19,7 @@ from diffsound.training.runs import STAGE_CLASSES
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
 
-def test_from_a_codec_to_a_bundle(
+def test_commands_lead_from_a_codec_to_a_bundle(
     prepared: Path, tiny_codec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = tmp_path / "decoder", tmp_path / "bundle"
@@ -103,7 +103,7 @@ def test_dry_run_estimates_and_writes_nothing(
         (("--run", "RUN", "--set", "stage=vocoder"), "'stage'"),
     ],
 )
-def test_mistakes_end_in_one_line(
+def test_wrong_arguments_end_in_one_line(
     prepared: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
