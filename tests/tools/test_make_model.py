@@ -1,4 +1,4 @@
-"""`make model`: the whole recipe at tiny scale, stopped in the middle and gone on with."""
+"""`make model`: the whole recipe at tiny scale, stopped in the middle and resumed."""
 
 from __future__ import annotations
 

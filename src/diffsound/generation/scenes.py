@@ -207,7 +207,7 @@ class ScenePlanner:
         return self._seconds(self._voices(prompt))
 
     def plan(self, job: Job, settings: GenerationSettings) -> Plan | int:
-        """How a job's sound is made: layer by layer, or so many samples in one piece."""
+        """How a job's sound is made: layer by layer, or in one piece of this many samples."""
         rate = self._bundle.sample_rate
         if settings.duration is not None and not settings.layered:
             return round(settings.duration * rate)
