@@ -26,7 +26,7 @@ PAUSE_DB, SILENCE_DB = 25.0, 50.0
 LEVEL_SLACK_DB = 6.0
 MOST_GAIN_DB = 24.0  # a nearly silent sound is probably meant to be
 
-FRAME = 0.01  # seconds
+EVENT_FRAME = 0.01  # seconds; short, to find where an event begins
 EVENT_DB = 15.0  # an event comes this near to the loudest frame …
 RISE_DB = 8.0  # … and rises this far above the quietest frame since the last one
 CLOSEST = 0.08  # seconds between two events
@@ -258,13 +258,7 @@ def to_loudness(wave: NDArray[np.float32], sample_rate: int, target: float) -> N
     measured = integrated_loudness(wave, sample_rate)
     if not np.isfinite(measured):
         return wave
-    return limit_peak(wave * np.float32(10 ** ((target - measured) / 20)), LOUDNESS_CEILING)
-
-
-def limit_peak(wave: NDArray[np.float32], ceiling: float) -> NDArray[np.float32]:
-    """Scale a wave [samples] down as a whole if its peak is above `ceiling`."""
-    peak = float(np.abs(wave).max(initial=0.0))
-    return wave * np.float32(ceiling / peak) if peak > ceiling else wave
+    return keep_peak(wave * np.float32(10 ** ((target - measured) / 20)), LOUDNESS_CEILING)
 
 
 @dataclass(frozen=True)
@@ -295,13 +289,13 @@ def trim_silence(wave: np.ndarray, rate: int, below_db: float) -> tuple[np.ndarr
 
 def event_starts(wave: np.ndarray, rate: int) -> list[int]:
     """Where events begin, in samples; empty for silence."""
-    frame = max(1, round(FRAME * rate))
+    frame = max(1, round(EVENT_FRAME * rate))
     return [place * frame for place in _starts(_levels_db(wave, frame))]
 
 
 def extent(wave: np.ndarray, rate: int) -> Extent:
     """How long the sound of a clip is."""
-    frame = max(1, round(FRAME * rate))
+    frame = max(1, round(EVENT_FRAME * rate))
     levels = _levels_db(wave, frame)
     heard = np.flatnonzero(levels > levels.max(initial=-np.inf) - TAIL_DB)
     lasting = len(heard) and heard[-1] + 1 - heard[0]
@@ -323,11 +317,11 @@ def first_event(wave: np.ndarray, rate: int) -> np.ndarray:
         return wave
     if len(starts) > 1:
         # Up to the quietest place between the two.
-        frame = max(1, round(FRAME * rate))
+        frame = max(1, round(EVENT_FRAME * rate))
         between = _levels_db(wave[starts[0] : starts[1]], frame)
         wave = wave[: starts[0] + (int(between.argmin()) + 1) * frame]
     event, _ = trim_silence(wave, rate, SILENCE_DB)
-    levels = _levels_db(event, max(1, round(FRAME * rate)))
+    levels = _levels_db(event, max(1, round(EVENT_FRAME * rate)))
     abrupt = levels[-3:].max() > levels.max() - PAUSE_DB
     decay = min(_DECAY, 0.4 * len(event) / rate) if abrupt else _ATTACK
     return fade(event, round(_ATTACK * rate), round(decay * rate))
@@ -361,10 +355,10 @@ def repeat_event(
 
 def interval_of(event: np.ndarray, rate: int) -> int:
     """Samples from an event to its repetition: until it has died down, and a pause."""
-    frame = max(1, round(FRAME * rate))
+    frame = max(1, round(EVENT_FRAME * rate))
     levels = _levels_db(event, frame)
     loud = np.flatnonzero(levels > levels.max(initial=-np.inf) - PAUSE_DB)
-    seconds = (int(loud[-1]) + 1) * FRAME if len(loud) else 0.0
+    seconds = (int(loud[-1]) + 1) * EVENT_FRAME if len(loud) else 0.0
     return round(min(max(seconds + PAUSE, INTERVALS[0]), INTERVALS[1]) * rate)
 
 
@@ -385,7 +379,7 @@ def _starts(levels: np.ndarray) -> list[int]:
     top = levels.max(initial=-np.inf)
     if top <= -100:
         return []
-    closest = round(CLOSEST / FRAME)
+    closest = round(CLOSEST / EVENT_FRAME)
     starts: list[int] = []
     lowest = -np.inf
     for place, level in enumerate(levels):
