@@ -314,7 +314,7 @@ def _together(requests: Iterable[RowTask], size: int) -> Iterator[list[RowTask]]
 def _without(requests: Iterable[RowTask], kept: dict[str, Any]) -> Iterator[RowTask]:
     """The requests, reduced to the sounds that are still missing.
 
-    Choosing the best candidates needs all of them, so a request with `keep` stays whole.
+    The best of some candidates are found among all of them: such a request stays whole.
     """
     for request in requests:
         places = [place for place, name in enumerate(request.files) if name not in kept]

@@ -248,7 +248,7 @@ class BatchEngine:
         first = batch[0][0]
         recipe = first.recipe
         pipeline = self.pipelines[recipe.bundle]
-        # Applies to this thread alone.
+        # Holds for this thread alone.
         torch.set_num_threads(max(1, self._cores // max(1, len(self._batches))))
 
         def on_step(share: float, tokens: Tensor) -> None:
@@ -277,7 +277,7 @@ class BatchEngine:
                 task.fail(error)
         except Exception as error:
             if len(batch) > 1:
-                # A sound that cannot be made must not fail the others of its batch.
+                # One sound that cannot be made must not take its neighbours with it.
                 for alone in batch:
                     self._make([alone])
                 return

@@ -70,7 +70,7 @@ class Drawing(Request, PartialSettings, TakeSettings):
 
     @property
     def num_sounds(self) -> int:
-        """Number of sounds to return."""
+        """How many sounds come back."""
         return self.num_candidates
 
     def sampling(self) -> dict[str, Any]:

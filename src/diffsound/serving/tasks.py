@@ -87,7 +87,7 @@ class Task:
 
     @property
     def key(self) -> Hashable:
-        """Tasks with equal keys can run together; an edit has its own clip and runs alone."""
+        """Tasks of equal keys can run together; an edit runs alone, its clip is its own."""
         return id(self) if self._is_edit else self.recipe.key
 
     @property
