@@ -1,21 +1,24 @@
 """Several sounds at once on one machine: a lane per core, the first in this process.
 
 On a CPU a step's matrix products are small: one core each is faster than all cores on each. Every
-further lane is a separate process (`worker.py`): two lanes in one process would wait for each
+further lane is a separate process (`serve`): two lanes in one process would wait for each
 other's Python code between the products. A lane gets work only once its process is ready, so a
 short list is finished without waiting for a second model to load.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from types import FrameType
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from diffsound.errors import DiffsoundError
 
@@ -24,7 +27,7 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
-WORKER = (sys.executable, "-m", "diffsound.batch.worker")
+WORKER = (sys.executable, "-m", "diffsound.batch.lanes")
 _PATIENCE = 30.0  # seconds for a worker that was asked to end
 
 
@@ -167,3 +170,53 @@ class Worker:
             if pipe is not None:
                 with suppress(OSError):  # a message it never read
                     pipe.close()
+
+
+def main() -> None:
+    """A lane's own process: does the work that arrives on standard input, until that closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; our parent decides
+    signal.signal(signal.SIGTERM, _leave)
+    source = sys.stdin.buffer
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # library output must not mix with the answers
+        serve(source, answers)
+
+
+def serve(source: BinaryIO, answers: BinaryIO) -> None:
+    """Answer every message until the source closes, which it does when the parent exits.
+
+    Messages are pickles from our own parent process: first the work and its number of threads, then
+    one item after another. Each is answered by (result, None) or (None, error).
+    """
+    import torch
+
+    try:
+        work, threads = pickle.load(source)
+    except EOFError:
+        return
+    torch.set_num_threads(threads)
+    answer(answers, work.prepare)
+    while True:
+        try:
+            item = pickle.load(source)
+        except EOFError:
+            return
+        answer(answers, lambda item=item: work(item))
+
+
+def answer(answers: BinaryIO, do: Any) -> None:
+    """Send what `do` returns, or the error it raises."""
+    try:
+        reply: tuple[Any, Exception | None] = (do(), None)
+    except Exception as error:
+        reply = (None, error)
+    pickle.dump(reply, answers)
+    answers.flush()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)  # past the clean-up of a file that is being written
+
+
+if __name__ == "__main__":
+    main()
