@@ -29,7 +29,14 @@ from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
 from diffsound.decoder import build_decoder
 from diffsound.errors import BundleError, DiffsoundError, InputError
-from diffsound.files import atomic_write, member, open_regular, read_text, sha256, sweep, write_text
+from diffsound.files import (
+    atomic_write,
+    member,
+    open_regular,
+    read_text,
+    sha256,
+    sweep,
+)
 from diffsound.judges import JudgeKind, describe_judge, judges_in, load_judge
 from diffsound.judges.ranking import Matcher, load_matcher
 from diffsound.model.config import (
@@ -205,11 +212,13 @@ class Bundle:
         files = {name: _file_info(folder / name) for name in names}
         card = self.card or f"# {self.config.name}\n\nNo model card was given.\n"
         sums = "".join(f"{info.sha256}  {name}\n" for name, info in sorted(files.items()))
-        write_text(folder / CARD_FILE, f"{card}{_CHECKSUMS}```\n{sums}```\n")
+        with atomic_write(folder / CARD_FILE) as temporary:
+            temporary.write_text(f"{card}{_CHECKSUMS}```\n{sums}```\n", encoding="utf-8")
         files[CARD_FILE] = _file_info(folder / CARD_FILE)
         # The config comes last: a bundle without it is no bundle, so a killed save is never loaded.
-        config = self.config.model_copy(update={"files": files})
-        write_text(folder / CONFIG_FILE, config.model_dump_json(indent=2) + "\n")
+        with atomic_write(folder / CONFIG_FILE) as temporary:
+            config = self.config.model_copy(update={"files": files})
+            temporary.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def _file_info(path: Path) -> FileInfo:
