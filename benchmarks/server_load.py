@@ -19,10 +19,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import httpx
 
@@ -144,14 +145,21 @@ def main() -> int:
         f"micro-batching at least {RATIO:g} times as fast": ratio >= RATIO,
         f"no answer but 200 and 429 {bad or ''}".rstrip(): not bad,
     }
-    if given.json:
-        print(json.dumps(results | verdicts))
-    else:
-        for name, value in results.items():
-            print(f"{name:>24}  {value}")
-        for name, held in verdicts.items():
-            print(f"{'PASS' if held else 'FAIL'}  {name}")
-    return 0 if given.quick or all(verdicts.values()) else 1
+    held = report(results, verdicts, as_json=given.json)
+    return 0 if given.quick or held else 1
+
+
+def report(results: Mapping[str, Any], verdicts: Mapping[str, bool], *, as_json: bool) -> bool:
+    """Print the figures, then which targets are met; True if all are."""
+    if as_json:
+        print(json.dumps({**results, **verdicts}))
+        return all(verdicts.values())
+    width = max(map(len, results))
+    for name, value in results.items():
+        print(f"{name:>{width}}  {value}")
+    for name, met in verdicts.items():
+        print(f"{'PASS' if met else 'FAIL'}  {name}")
+    return all(verdicts.values())
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import httpx
 import numpy as np
 import soundfile
 
-from server_load import PROMPTS, server
+from server_load import PROMPTS, report, server
 
 GROWTH, HEALTH_MS = 1.05, 100.0  # at most
 PROBE_SECONDS, SAMPLE_SECONDS = 0.1, 2.0
@@ -183,14 +183,7 @@ def main() -> int:
         f"p99 of /healthz at most {HEALTH_MS:g} ms": p99 <= HEALTH_MS,
         f"no 5xx {failed or ''}".rstrip(): not failed,
     }
-    if given.json:
-        print(json.dumps(results | verdicts))
-    else:
-        for name, value in results.items():
-            print(f"{name:>28}  {value}")
-        for name, held in verdicts.items():
-            print(f"{'PASS' if held else 'FAIL'}  {name}")
-    return 0 if all(verdicts.values()) else 1
+    return 0 if report(results, verdicts, as_json=given.json) else 1
 
 
 if __name__ == "__main__":

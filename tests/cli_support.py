@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
-from diffsound.cli.main import build_app, with_verb
+from diffsound.cli.main import build_app, run, with_verb
 
 # Runs the command line in this process: exit code, stdout, stderr (the fixture `here`).
 Here = Callable[..., tuple[int, str, str]]
@@ -26,6 +27,13 @@ def diffsound(
         [*RUN, *arguments],
         cwd=cwd, input=stdin, text=True, capture_output=True, timeout=300, **options,
     )  # fmt: skip
+
+
+def typed(*arguments: object) -> int:
+    """The exit code of the command line, run in this process."""
+    with pytest.raises(SystemExit) as ended:
+        run([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
 
 
 def check_parses(arguments: list[str]) -> None:

@@ -34,7 +34,7 @@ class WatchedPipeline(TextToSound):
         self.calls: list[list[str]] = []
         self.entered = threading.Semaphore(0)
         self.steps = 0
-        self.hold_after: int | None = None  # close the gate by itself after so many steps
+        self.hold_after: int | None = None  # close the gate automatically after this many steps
 
     def run_jobs(self, jobs: Sequence[Job], **options: Any) -> list[Sound]:
         self.calls.append([job.prompt for job in jobs])

@@ -21,7 +21,7 @@ from diffsound.decoder.config import (
 from diffsound.generation.settings import GenerationDefaults
 from diffsound.model.bundle import Bundle
 from diffsound.model.config import BundleConfig, CodecPart, DecoderPart, VocoderPart
-from diffsound.text.config import TextEncoderConfig
+from diffsound.text.features import TextEncoderConfig
 from diffsound.vocoder import build_vocoder
 from diffsound.vocoder.config import ISTFTConfig
 

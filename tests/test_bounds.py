@@ -16,7 +16,7 @@ from diffsound.decoder.config import ARConfig, DiffsoundConfig
 from diffsound.errors import ConfigError
 from diffsound.judges.captioner import CaptionerConfig
 from diffsound.judges.classifier import ClassifierConfig
-from diffsound.judges.matcher import MatcherConfig
+from diffsound.judges.ranking import MatcherConfig
 from diffsound.model.config import BundleConfig
 from diffsound.training.runs import STAGE_CLASSES
 from diffsound.vocoder.config import GriffinLimConfig, ISTFTConfig, MelGANConfig

@@ -15,8 +15,8 @@ import soundfile
 import torch
 from fastapi.testclient import TestClient
 
+from cli_support import typed
 from diffsound.audio.io import encode_audio
-from diffsound.cli.main import run as diffsound
 from diffsound.data.shards import PreparedData
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
@@ -51,13 +51,6 @@ def fill(disk: Path, leave: int = 0) -> None:
     status = os.statvfs(disk)
     room = max(0, status.f_bavail * status.f_frsize - leave)
     (disk / "filler").write_bytes(bytes(room))
-
-
-def typed(*arguments: object) -> int:
-    """The exit code of the command line."""
-    with pytest.raises(SystemExit) as ended:
-        diffsound([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from diffsound.errors import InputError
+
 # Far above any config, manifest or list of prompts; a larger file is a mistake or an attack.
 MAX_TEXT_BYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
@@ -191,6 +193,24 @@ def member(folder: str | Path, name: str) -> Path:
     if found != path and not in_hub:
         raise OSError(errno.ELOOP, f"'{name}' goes through a link")
     return found
+
+
+def write_text(target: str | Path, text: str, newline: str | None = None) -> None:
+    """Write a UTF-8 text in one step."""
+    with atomic_write(target) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline=newline)
+
+
+def make_folder(folder: str | Path) -> Path:
+    """The folder, created with its parents if necessary."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot create the folder {folder}: {error.strerror}; choose another one"
+        ) from error
+    return folder
 
 
 def sha256(path: str | Path) -> str:

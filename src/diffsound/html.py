@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from diffsound.files import atomic_write
+from diffsound.files import write_text
 
 _TEMPLATES = "templates"
 
@@ -68,8 +68,7 @@ def data_url(content: bytes, media_type: str) -> str:
 
 def write_page(path: str | Path, text: str) -> Path:
     """Write a page, whole or not at all."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return Path(path)
 
 

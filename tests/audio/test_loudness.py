@@ -11,7 +11,7 @@ from diffsound.audio.io import encode_audio, read_audio
 from diffsound.audio.mixing import (
     LOUDNESS_CEILING,
     integrated_loudness,
-    limit_peak,
+    keep_peak,
     to_loudness,
 )
 
@@ -55,7 +55,7 @@ def test_silence_stays_silence(samples: int) -> None:
     np.testing.assert_array_equal(to_loudness(silence, RATE, -23.0), silence)
 
 
-def test_limit_peak_only_lowers() -> None:
-    assert np.abs(limit_peak(tone(0.1), 0.5)).max() == pytest.approx(0.5)
+def test_keep_peak_only_lowers() -> None:
+    assert np.abs(keep_peak(tone(0.1), 0.5)).max() == pytest.approx(0.5)
     quiet = tone(0.1, amplitude=0.2)
-    np.testing.assert_array_equal(limit_peak(quiet, 0.5), quiet)
+    np.testing.assert_array_equal(keep_peak(quiet, 0.5), quiet)

@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from diffsound.audio.mel import MelConfig, MelFrontEnd, denormalise, mel_basis, normalise
-from diffsound.audio.stft import istft, reflect_pad, stft
+from diffsound.audio.mel import (
+    MelConfig,
+    MelFrontEnd,
+    denormalise,
+    istft,
+    mel_basis,
+    normalise,
+    reflect_pad,
+    stft,
+)
 from diffsound.errors import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "mel_frontend.npz"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from diffsound.audio.events import trim_silence
-from diffsound.audio.mixing import integrated_loudness, level_db, widen
+from diffsound.audio.mixing import integrated_loudness, level_db, trim_silence, widen
 from diffsound.errors import AudioError, InputError
 from diffsound.evaluation.checks import third_octaves
 from diffsound.generation.edits import at_one_level

@@ -87,7 +87,7 @@ def test_a_second_run_makes_nothing_and_changes_nothing(
     assert contents(tmp_path / "out") == before
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path, prompts: Path, tiny_folder: Path) -> None:
+def test_it_resumes_where_it_stopped(tmp_path: Path, prompts: Path, tiny_folder: Path) -> None:
     whole = tmp_path / "whole"
     generate_batch(prompts, whole, bundle=tiny_folder)
     out = tmp_path / "out"
@@ -282,7 +282,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, prompts: Path, tiny_folde
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, prompts: Path) -> None:
-    with pytest.raises(AudioError, match="cannot make the folder"):
+    with pytest.raises(InputError, match="cannot create the folder"):
         generate_batch(prompts, "/proc/out")
 
 

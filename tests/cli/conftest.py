@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_support import Here
-from diffsound.cli.main import run
+from cli_support import Here, typed
 
 
 @pytest.fixture
@@ -18,8 +17,6 @@ def here(
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            run(list(arguments))
-        return int(stopped.value.code or 0), *capsys.readouterr()
+        return typed(*arguments), *capsys.readouterr()
 
     return command

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from diffsound.cli.main import run
+from cli_support import typed
 from diffsound.data.shards import PreparedData
 from diffsound.model.bundle import load_codec
 
@@ -24,25 +24,19 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def diffsound(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        run([str(argument) for argument in arguments])
-    return int(stopped.value.code or 0)
-
-
 def test_from_a_folder_to_tokens_text_and_a_page(
     folder: Path, tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     prepare = ("data", "prepare", folder, "--out", out, "--licence", "cc0", "--engine", "serial")
-    assert diffsound(*prepare) == 0
+    assert typed(*prepare) == 0
     told = capsys.readouterr().out
     assert "3 clips" in told
     assert "1 rejected" in told
     assert "clips/s" in told
     assert "audio-hours/hour" in told
-    assert diffsound("data", "tokenize", out, "-b", tiny_folder, "--engine", "serial") == 0
-    assert diffsound("data", "encode-text", out) == 0
+    assert typed("data", "tokenize", out, "-b", tiny_folder, "--engine", "serial") == 0
+    assert typed("data", "encode-text", out) == 0
     assert "clips/s" in capsys.readouterr().out
     data = PreparedData.open(out)
     codec, _, fingerprint = load_codec(tiny_folder)
@@ -50,12 +44,12 @@ def test_from_a_folder_to_tokens_text_and_a_page(
     assert len(data.text().of(2)) == len(data.records[2].captions)
     assert "dog bark" in data.records[1].captions[0]
 
-    assert diffsound("data", "inspect", out, "--verify", "--clips", "2") == 0
+    assert typed("data", "inspect", out, "--verify", "--clips", "2") == 0
     table = capsys.readouterr().out
     assert "cc0 3" in table
     assert fingerprint in table
     assert (out / "report.html").read_text(encoding="utf-8").count("<audio") == 2
-    assert diffsound("data", "inspect", out, "--json", "--clips", "0") == 0
+    assert typed("data", "inspect", out, "--json", "--clips", "0") == 0
     assert json.loads(capsys.readouterr().out)["clips"] == 3
 
 
@@ -82,7 +76,7 @@ def test_mistakes_are_one_line_and_code_2(
 ) -> None:
     out = tmp_path / "out"
     filled = [text.format(folder=folder, out=out) for text in arguments]
-    assert diffsound("data", *filled) == 2
+    assert typed("data", *filled) == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
@@ -93,23 +87,23 @@ def test_scenes_of_a_prepared_folder(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, scenes = tmp_path / "out", tmp_path / "scenes"
-    assert diffsound("data", "prepare", folder, "-o", out, "--licence", "cc0", "-q") == 0
+    assert typed("data", "prepare", folder, "-o", out, "--licence", "cc0", "-q") == 0
     mix = ("data", "mix", out, "-o", scenes, "--count", 3, "--seconds", 4, "--seed", 5)
-    assert diffsound(*mix, "--set", "events=[2,2]") == 0
+    assert typed(*mix, "--set", "events=[2,2]") == 0
     assert "3 scenes" in capsys.readouterr().out
     data = PreparedData.open(scenes)
     assert len(data.records) == 3
     assert all(record.captions and record.licence == "cc0" for record in data.records)
-    assert diffsound(*mix, "--set", "evnts=[2,2]") == 2
+    assert typed(*mix, "--set", "evnts=[2,2]") == 2
     assert "did you mean 'events'" in capsys.readouterr().err
 
 
 def test_credits(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     prepare = ("data", "prepare", folder, "-o", out, "--licence", "cc-by", "--author", "Ann", "-q")
-    assert diffsound(*prepare) == 0
+    assert typed(*prepare) == 0
     capsys.readouterr()
-    assert diffsound("data", "credits", out) == 0
+    assert typed("data", "credits", out) == 0
     told = capsys.readouterr().out
     assert told.startswith("# Attribution")
     assert "3 clips" in told

@@ -70,7 +70,7 @@ def test_titles_become_words(title: str, words: str) -> None:
     assert clean_title(title) == words
 
 
-def test_the_documented_titles_hold() -> None:
+def test_doctest_examples_of_titles_pass() -> None:
     result = doctest.testmod(captions)
     assert result.attempted >= 5
     assert result.failed == 0
@@ -106,7 +106,7 @@ def test_phrase_tables_hold_plain_words() -> None:
     assert all(type(word) is str for table in tables for word in table)
 
 
-def test_requested_sentences_come_last() -> None:
+def test_sentences_people_ask_with_come_last_and_only_for_esc50() -> None:
     plain, more = captions_for(_esc50("dog")), captions_for(_esc50("dog"), asked=True)
     assert more[: len(plain)] == plain
     assert set(phrase_table("asked")["dog"]) <= set(more)
@@ -116,7 +116,7 @@ def test_requested_sentences_come_last() -> None:
     assert captions_for(stranger, asked=True) == captions_for(stranger)
 
 
-def test_all_fifty_classes_have_wordings() -> None:
+def test_all_fifty_classes_have_asked_and_heldout_sentences() -> None:
     assert len(ESC50) == 50
     assert sorted(phrase_table("asked")) == ESC50
     assert min(map(len, phrase_table("asked").values())) >= 35
@@ -124,7 +124,7 @@ def test_all_fifty_classes_have_wordings() -> None:
 
 
 @pytest.mark.parametrize("label", ESC50)
-def test_title_patterns_are_patterns_and_their_wordings_new(label: str) -> None:
+def test_title_patterns_compile_and_add_new_wordings(label: str) -> None:
     entry = phrase_table("esc50")[label]
     assert set(entry) <= {"say", "if", "without"}
     for pattern, wordings in entry.get("if", {}).items():
@@ -241,14 +241,14 @@ def test_several_labels_are_joined_without_claiming_an_order() -> None:
     assert not re.search(r"\b(while|then|before|after|followed)\b", " ".join(captions))
 
 
-def test_a_file_name_is_enough() -> None:
+def test_a_file_name_or_tags_alone_give_captions() -> None:
     assert "dog bark" in captions_for(Clip(title="Dog_bark_04.wav"))
     assert len(captions_for(Clip(title="Dog_bark_04.wav"))) >= 4
     assert "metal gate" in captions_for(Clip(title="0042.wav", tags=("metal", "gate")))
     assert captions_for(Clip(title="0042.wav")) == ()
 
 
-def test_n_keeps_own_captions_and_varies_between_clips() -> None:
+def test_a_limited_number_keeps_own_captions_and_varies_between_clips() -> None:
     clip = replace(_esc50("dog"), captions=("a dog barks", "woof woof from a dog"))
     everything = captions_for(clip)
     chosen = {captions_for(replace(clip, id=str(number)), n=6) for number in range(40)}
@@ -267,7 +267,9 @@ def test_n_keeps_own_captions_and_varies_between_clips() -> None:
     st.lists(st.text(max_size=20), max_size=3),
     st.text(max_size=30),
 )
-def test_any_fields_give_distinct_lines(captions: list[str], labels: list[str], title: str) -> None:
+def test_captions_from_any_fields_are_distinct_single_lines(
+    captions: list[str], labels: list[str], title: str
+) -> None:
     clip = Clip(captions=tuple(captions), labels=tuple(labels), title=title)
     made = captions_for(clip)
     assert len(made) == len({caption.lower() for caption in made})
@@ -275,7 +277,7 @@ def test_any_fields_give_distinct_lines(captions: list[str], labels: list[str], 
     assert made == captions_for(clip)
 
 
-def test_caption_report_counts() -> None:
+def test_the_caption_report_counts_clips_and_captions() -> None:
     clips = [
         Clip(captions=("a dog barks", "dog bark"), labels=("dog",)),
         Clip(captions=("a dog barks",), labels=("dog", "Bark")),

@@ -149,7 +149,9 @@ def test_short_clips_are_padded_or_looped(tmp_path: Path, settings: PrepareSetti
     assert (quarters.std(axis=1) > 0.5 * quarters.std()).all()
 
 
-def test_loudness_and_trimming(tmp_path: Path, settings: PrepareSettings) -> None:
+def test_clips_are_trimmed_and_brought_to_the_loudness(
+    tmp_path: Path, settings: PrepareSettings
+) -> None:
     wave = np.concatenate([np.zeros(RATE), 0.02 * noise(1.0), np.zeros(RATE // 2)])
     soundfile.write(tmp_path / "quiet.flac", wave, RATE, "PCM_24")
     changed = settings.model_copy(update={"loudness": -30.0, "trim_db": 40.0})
@@ -208,7 +210,7 @@ def test_flac_is_lossless() -> None:
     assert (decoded == samples).all()
 
 
-def test_the_settings_mel_of_a_clip_is_the_stored_one(
+def test_a_stored_mel_equals_the_one_computed_from_the_clip(
     tmp_path: Path, settings: PrepareSettings, write_sound: Callable[..., Path]
 ) -> None:
     path = write_sound(tmp_path / "a.wav")

@@ -55,7 +55,7 @@ def test_copies_are_found_and_similar_sounds_are_not(steady: bool) -> None:
     assert all(group.correlation > DETAIL for group in groups)
 
 
-def test_lengths_must_agree() -> None:
+def test_clips_of_different_lengths_are_not_duplicates() -> None:
     print_ = fingerprint(texture(0))
     assert near_duplicates(["a", "b"], np.stack([print_, print_]), [2.0, 2.03])
     assert not near_duplicates(["a", "b"], np.stack([print_, print_]), [2.0, 2.1])
@@ -89,6 +89,6 @@ def test_steady_and_silent_sounds_have_fingerprints() -> None:
     assert sound_fingerprint(np.zeros((80, 5))).shape == (256,)
 
 
-def test_fingerprints_survive_packing() -> None:
+def test_packed_fingerprints_unpack_to_the_same_numbers() -> None:
     vector = np.arange(-128, 128).astype(np.int8)
     assert (unpack_fingerprint(pack_fingerprint(vector)) == vector).all()

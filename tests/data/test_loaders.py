@@ -125,7 +125,7 @@ def test_collate_stacks_pads_and_lists() -> None:
     assert batch["mask"].tolist() == [[True, True, False], [True, True, True]]
 
 
-def test_misuse_is_refused_in_one_line() -> None:
+def test_wrong_loader_arguments_are_refused_in_one_line() -> None:
     with pytest.raises(DataError, match="'x' of different shapes"):
         collate([{"x": np.zeros(3)}, {"x": np.zeros(4)}])
     with pytest.raises(DataError, match="no full batch: 3 clips"):

@@ -217,7 +217,7 @@ def test_textures_are_distinguished_from_events() -> None:
     assert not mixing.is_texture(np.zeros(3 * RATE), RATE)
 
 
-def test_active_span_and_loudest_part() -> None:
+def test_active_span_and_loudest_start_find_the_sound() -> None:
     wave = np.zeros(RATE, np.float32)
     wave[2000:3000] = 0.5
     span = mixing.active_span(wave, RATE)

@@ -56,7 +56,7 @@ def audioset(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_audioset_records(audioset: Path, read: Read) -> None:
+def test_audioset_segments_become_records_with_display_names(audioset: Path, read: Read) -> None:
     records, report = read(f"audioset:{audioset}")
     assert [(r.id, r.labels, r.split) for r in records] == [
         ("--PJHxphWEs_30", ("Speech", "Male speech, man speaking"), "train"),
@@ -114,7 +114,7 @@ ESC50_LICENCE = """\
 """  # noqa: E501 - the format's own long lines
 
 
-def test_esc50_credits(tmp_path: Path) -> None:
+def test_esc50_credits_are_read_from_its_licence_file(tmp_path: Path) -> None:
     report = SourceReport()
     credits = esc50_credits(write(tmp_path / "LICENSE", ESC50_LICENCE), report)
     assert credits["1-100032-A"] == {
@@ -129,7 +129,7 @@ def test_esc50_credits(tmp_path: Path) -> None:
     assert report.notes == ["LICENSE: this line is not understood: - [9-1-A.ogg]: something else"]
 
 
-def test_esc50_records(tmp_path: Path, read: Read) -> None:
+def test_esc50_folds_become_splits_and_recordings_groups(tmp_path: Path, read: Read) -> None:
     write(tmp_path / "LICENSE", ESC50_LICENCE)
     write(
         tmp_path / "meta/esc50.csv",
@@ -152,7 +152,7 @@ def test_esc50_records(tmp_path: Path, read: Read) -> None:
     assert report.skipped == [("1-47250-A-41", "missing: no audio file of this name")]
 
 
-def test_clotho_records(tmp_path: Path, read: Read) -> None:
+def test_clotho_rows_become_records_with_five_captions(tmp_path: Path, read: Read) -> None:
     columns = ",".join(f"caption_{i}" for i in range(1, 6))
     write(
         tmp_path / "clotho_captions_evaluation.csv",
@@ -174,14 +174,14 @@ def test_clotho_records(tmp_path: Path, read: Read) -> None:
     assert report.skipped == [("gone", "missing: no audio file of this name")]
 
 
-def test_clotho_needs_captions(tmp_path: Path, read: Read) -> None:
+def test_a_clotho_table_without_captions_is_refused(tmp_path: Path, read: Read) -> None:
     write(tmp_path / "my_captions.csv", "file_name,words\na.wav,x\n")
     write(tmp_path / "a.wav")
     with pytest.raises(DataError, match="no column 'caption_1'"):
         read(f"clotho:{tmp_path}")
 
 
-def test_a_folder_with_a_table(tmp_path: Path, read: Read) -> None:
+def test_a_table_gives_a_folders_captions_labels_and_licences(tmp_path: Path, read: Read) -> None:
     for name in ("dogs/bark 01.wav", "dogs/bark_02.wav", "rain.flac"):
         write(tmp_path / name)
     write(
@@ -201,7 +201,7 @@ def test_a_folder_with_a_table(tmp_path: Path, read: Read) -> None:
     assert report.skipped == [("gone", "missing: the table names gone.wav")]
 
 
-def test_a_folder_with_texts_beside_or_json_lines(tmp_path: Path, read: Read) -> None:
+def test_captions_come_from_text_files_or_json_lines(tmp_path: Path, read: Read) -> None:
     write(tmp_path / "a/one.wav")
     write(tmp_path / "a/one.txt", "a door closes\n\nsomeone\tshuts a door\n")
     write(tmp_path / "b/one.ogg")
@@ -232,7 +232,7 @@ def test_groups_of_a_folder_stay_in_one_split(tmp_path: Path, read: Read) -> Non
     assert 4 <= sum(names == {"valid"} for names in splits.values()) <= 20
 
 
-def test_corpus_records(sounds: Path, read: Read) -> None:
+def test_corpus_metadata_becomes_records(sounds: Path, read: Read) -> None:
     with (sounds / "metadata.csv").open("a") as table:
         table.write(
             "out,../../etc/passwd,,,,,,,,,\ngone,audio/gone.wav,,,,,,,,,\n,x.wav,,,,,,,,,\n"
@@ -261,7 +261,7 @@ def test_the_kind_of_source_is_detected(tmp_path: Path, audioset: Path) -> None:
         assert guess_kind(root) == kind
 
 
-def test_wrong_names_are_refused(tmp_path: Path) -> None:
+def test_unknown_kinds_and_missing_paths_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown source 'audiosets'; known are: audiocaps"):
         open_source(f"audiosets:{tmp_path}")
     with pytest.raises(DataError, match="does not exist"):

@@ -30,9 +30,8 @@ from diffsound.data.shards import NO_TOKEN, PreparedData
 from diffsound.data.sources import open_source
 from diffsound.errors import DataError
 from diffsound.model.bundle import load_codec
-from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
-from diffsound.text.features import TextEncoder
+from diffsound.text.features import TextEncoder, TextEncoderConfig
 
 
 def random_codec(mel: MelConfig, name: str = "random") -> tuple[Codec, MelConfig, str]:

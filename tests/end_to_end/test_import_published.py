@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import published
+from cli_support import typed
 from diffsound.audio.mel import MelConfig
-from diffsound.cli.main import run
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig, Conv2dConfig, QuantizerConfig
 from diffsound.errors import BundleError
@@ -54,9 +54,7 @@ def test_command_line_to_sound(files: dict[str, Path], clip_folder: Path, tmp_pa
     arguments = ["bundle", "import", str(out), "--heads", "4", "--text-encoder", str(clip_folder)]
     for name, path in files.items():
         arguments += [f"--{name}", str(path)]
-    with pytest.raises(SystemExit) as ended:
-        run(arguments)
-    assert ended.value.code == 0
+    assert typed(*arguments) == 0
     pipeline = TextToSound.from_pretrained(out)
     assert pipeline.bundle.config.defaults.sampler == "official"
     assert pipeline.bundle.config.defaults.truncation == 0.85

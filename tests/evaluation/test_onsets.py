@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diffsound.audio.events import event_starts, extent, first_event
+from diffsound.audio.mixing import event_starts, extent, first_event
 from diffsound.evaluation.onsets import COUNTED, ONE_SHOTS, count_events, onsets
 from diffsound.generation.pipeline import TextToSound
 from diffsound.text.scene import read_scene

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diffsound.data.shards import PreparedData
-from diffsound.decoder.diffusion import timesteps_for
+from diffsound.decoder.diffusion.samplers import timesteps_for
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.evaluation.metrics import Score
 from diffsound.evaluation.paper_tables import as_csv, markdown, paper_table

@@ -81,7 +81,7 @@ def test_inpaint_a_band_keeps_the_other_frequencies(
 
 
 def test_inpaint_rows_that_are_bands() -> None:
-    """With a grid of frequency rows, only the rows of the band are drawn anew."""
+    """With a grid of frequency rows, only the rows of the band are regenerated."""
     codec = CodecConfig(
         backbone=Conv2dConfig(
             width=8,

@@ -25,9 +25,8 @@ from diffsound.errors import InputError
 from diffsound.generation.edits import fade_edges
 from diffsound.generation.jobs import EditOptions, LoadOptions
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.recipes import read_recipe
 from diffsound.generation.settings import GivenSettings
-from diffsound.generation.sound import Layer
+from diffsound.generation.sound import Layer, read_recipe
 from diffsound.model.backends import default_backend, networks, quantize_int8
 from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures

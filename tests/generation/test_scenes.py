@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from diffsound.audio.events import event_starts
 from diffsound.audio.io import read_audio
-from diffsound.audio.mixing import PEAK, active_rms
+from diffsound.audio.mixing import PEAK, active_rms, event_starts
 from diffsound.errors import InputError
 from diffsound.evaluation.onsets import onsets
 from diffsound.generation.jobs import Job, layer_seed, take_seed
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.recipes import read_recipe
 from diffsound.generation.scenes import (
     BACKGROUND_DB,
     DISTANT_DB,
@@ -28,6 +26,7 @@ from diffsound.generation.scenes import (
     scene_seconds,
     timed_voices,
 )
+from diffsound.generation.sound import read_recipe
 from diffsound.model.bundle import Bundle
 from diffsound.model.coverage import NaturalLength
 

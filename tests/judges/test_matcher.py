@@ -17,8 +17,14 @@ from diffsound.evaluation.captions import ClipSound
 from diffsound.generation.jobs import take_seed
 from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.classifier import load_classifier
-from diffsound.judges.matcher import Matcher, MatcherConfig, load_matcher, matching_loss
-from diffsound.judges.ranking import MatcherRanker, best_takes
+from diffsound.judges.ranking import (
+    Matcher,
+    MatcherConfig,
+    MatcherRanker,
+    best_takes,
+    load_matcher,
+    matching_loss,
+)
 from diffsound.judges.resnet import ResNetConfig
 from diffsound.model.bundle import Bundle, describe, verify
 from diffsound.weights import write_export

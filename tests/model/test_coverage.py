@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from diffsound.audio.events import Extent
-from diffsound.cli.main import run as diffsound
+from cli_support import typed
+from diffsound.audio.mixing import Extent
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.recipes import read_recipe
+from diffsound.generation.sound import read_recipe
 from diffsound.model.bundle import Bundle, copy_bundle, describe, verify
 from diffsound.model.coverage import COVERAGE_FILES, FAR, KNOWN, Coverage, length_row
 from support import KNOWN_CAPTIONS
@@ -124,12 +124,10 @@ def test_the_command_line_and_the_file_say_it(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["a dog barks", "-b", str(folder), "-d", "0.5", "--seed", "1", "--output-dir"]
-    with pytest.raises(SystemExit):
-        diffsound([*asked, str(tmp_path / "plain"), "--candidates", "2"])
+    assert typed(*asked, str(tmp_path / "plain"), "--candidates", "2") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "well known" in line] == ["  well known: “a dog barks”"]
-    with pytest.raises(SystemExit):
-        diffsound([*asked, str(tmp_path / "json"), "--json"])
+    assert typed(*asked, str(tmp_path / "json"), "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["coverage"]["verdict"] == "known"
     written = read_recipe(told["file"])

@@ -133,7 +133,9 @@ def test_seconds_of_sound_a_day(clock: Any) -> None:
     allowances.take_sound("ann", 50)
 
 
-def test_only_so_many_callers_are_remembered(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_callers_is_limited(
+    clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(access, "MAX_CALLERS", 10)
     allowances = Allowances(Limits(rate=2))
     for number in range(1000):

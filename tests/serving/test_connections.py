@@ -92,7 +92,7 @@ def test_a_connection_that_says_nothing_is_closed(strict: str) -> None:
         assert read_all(line) == b""
 
 
-def test_one_address_has_only_so_many_connections(strict: str) -> None:
+def test_connections_of_one_address_are_limited(strict: str) -> None:
     with ExitStack() as stack:
         lines = [stack.enter_context(connected(strict)) for _ in range(6)]
         for line in lines[:4]:

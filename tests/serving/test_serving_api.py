@@ -17,7 +17,7 @@ from PIL import Image
 
 from diffsound.audio.io import encode_audio, read_audio
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.recipes import read_recipe
+from diffsound.generation.sound import read_recipe
 from diffsound.model.bundle import copy_bundle
 from diffsound.serving.settings import Limits
 from serving_support import HOST, make_app, wait_ready
@@ -128,7 +128,7 @@ def test_the_best_candidates_come_back(ranking: tuple[TestClient, TextToSound]) 
     assert "keep must be from 1" in more.json()["detail"]
 
 
-def test_a_choice_that_fails_is_told_and_takes_no_lane(
+def test_a_failed_choice_is_reported_and_the_lane_continues(
     ranking_folder: Path, tmp_path: Path
 ) -> None:
     copy_bundle(ranking_folder, tmp_path / "copy")

@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from starlette.concurrency import run_in_threadpool
 
 from diffsound.generation.pipeline import TextToSound
-from diffsound.judges.matcher import Matcher, MatcherConfig
+from diffsound.judges.ranking import Matcher, MatcherConfig
 from diffsound.judges.resnet import ResNetConfig
 from diffsound.model.bundle import Bundle
 from diffsound.serving.settings import Limits, ServerSettings
@@ -136,57 +136,48 @@ def test_bodies_that_are_too_large_are_cut_off(pipeline: TextToSound) -> None:
         assert c.post("/v1/generate", json=BODY).status_code == 200
 
 
-def test_a_body_that_does_not_arrive_is_a_408(pipeline: TextToSound) -> None:
-    """A client that stops sending is answered, not waited for."""
-    app = make_app(pipeline, limits=Limits(body_timeout=0.05))
-    sent: list[dict[str, Any]] = []
+async def silent() -> dict[str, Any]:
+    """A client that stops sending."""
+    await asyncio.sleep(60)
+    raise AssertionError
 
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(60)
-        raise AssertionError
+
+async def trickling() -> dict[str, Any]:
+    """A client that sends a byte now and then."""
+    await asyncio.sleep(0.05)
+    return {"type": "http.request", "body": b" ", "more_body": True}
+
+
+async def status_of(app: Any, path: str, kind: str, receive: Any) -> int:
+    """The status of the answer to a request whose body arrives through `receive`."""
+    sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(app(post_scope("/v1/generate", "application/json"), receive, send))
-    assert sent[0]["status"] == 408
+    await app(post_scope(path, kind), receive, send)
+    return int(sent[0]["status"])
 
 
-def test_a_body_that_trickles_in_is_a_408(pipeline: TextToSound) -> None:
-    """A byte now and then does not keep a request open beyond its time."""
-    app = make_app(pipeline, limits=Limits(body_timeout=5, timeout=0.3))
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(0.05)
-        return {"type": "http.request", "body": b" ", "more_body": True}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(post_scope("/v1/generate", "application/json"), receive, send))
-    assert sent[0]["status"] == 408
+@pytest.mark.parametrize(
+    ("receive", "limits"),
+    [(silent, Limits(body_timeout=0.05)), (trickling, Limits(body_timeout=5, timeout=0.3))],
+)
+def test_a_body_that_stops_or_trickles_in_is_a_408(
+    receive: Any, limits: Limits, pipeline: TextToSound
+) -> None:
+    app = make_app(pipeline, limits=limits)
+    assert asyncio.run(status_of(app, "/v1/generate", "application/json", receive)) == 408
 
 
-def test_only_so_many_uploads_arrive_at_the_same_time(pipeline: TextToSound) -> None:
+def test_uploads_at_the_same_time_are_limited(pipeline: TextToSound) -> None:
     app = make_app(pipeline, limits=Limits(uploads=2, body_timeout=0.5))
-
-    async def upload() -> int:
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            await asyncio.sleep(60)
-            raise AssertionError
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = post_scope("/v1/clips", "multipart/form-data; boundary=x")
-        await app(scope, receive, send)
-        return sent[0]["status"]
+    form = "multipart/form-data; boundary=x"
 
     async def crowd() -> list[int]:
-        return sorted(await asyncio.gather(*(upload() for _ in range(3))))
+        return sorted(
+            await asyncio.gather(*(status_of(app, "/v1/clips", form, silent) for _ in range(3)))
+        )
 
     assert asyncio.run(crowd()) == [408, 408, 429]
     assert asyncio.run(crowd()) == [408, 408, 429]  # the places are free again

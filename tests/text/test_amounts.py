@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diffsound.text.amounts import read_count, read_seconds, stretch
-from diffsound.text.scene import Voice, read_scene
+from diffsound.text.scene import Voice, read_count, read_scene, read_seconds, stretch
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffsound.errors import InputError
-from diffsound.text.clean import MAX_PROMPT_CHARS, clean_prompt, clean_text
+from diffsound.text import MAX_PROMPT_CHARS, clean_prompt, clean_text
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from diffsound.errors import InputError
 from diffsound.text import mbtg
-from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
+from diffsound.text.features import TextEncoderConfig
 from diffsound.text.mbtg import clean_label, mask_based_text
 
 LABELS = st.lists(

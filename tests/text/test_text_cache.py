@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
-from diffsound.text.features import CachedTextEncoder, TextFeatures
+from diffsound.text.features import CachedTextEncoder, TextEncoderConfig, TextFeatures
 
 
 class LetterEncoder:

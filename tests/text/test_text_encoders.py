@@ -14,8 +14,9 @@ import torch
 from diffsound.config import parse_config
 from diffsound.errors import BundleError, ConfigError, InputError
 from diffsound.text import encoders
-from diffsound.text.config import TextEncoderConfig
-from diffsound.text.encoders import CLIP_MASK, FrozenTextEncoder, load_text_encoder
+from diffsound.text.encoders import FrozenTextEncoder, load_text_encoder
+from diffsound.text.features import TextEncoderConfig
+from diffsound.text.published import CLIP_MASK
 
 TEXTS = ["a dog bark", "rain falls on the roof", ""]
 
@@ -246,7 +247,7 @@ def test_default_encoder_does_not_import_transformers() -> None:
     """Cold start: importing transformers would take longer than everything else together."""
     code = (
         "import sys; from diffsound.text.encoders import load_text_encoder;"
-        "from diffsound.text.config import TextEncoderConfig;"
+        "from diffsound.text.features import TextEncoderConfig;"
         "load_text_encoder(TextEncoderConfig())(['a dog']);"
         "heavy = {'transformers', 'huggingface_hub', 'torch._dynamo'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 0)"

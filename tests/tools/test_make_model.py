@@ -1,15 +1,13 @@
-"""`make model`: the whole recipe at tiny scale, stopped in the middle and gone on with."""
+"""`make model`: the whole recipe at tiny scale, stopped in the middle and resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
 
-from diffsound.cli.main import run as diffsound
+from cli_support import typed
 from diffsound.generation.pipeline import TextToSound
 from diffsound.model.bundle import verify
 from make_model import HOURS, ROOT, SCALES, main, make_model, recipe
@@ -18,30 +16,10 @@ RATE = 22050
 
 
 @pytest.fixture
-def recordings(tmp_path: Path) -> Path:
+def recordings(record: Callable[[int, str, str], Path]) -> Path:
     """Two classes of short sounds with names that say what they are."""
-    folder = tmp_path / "recordings"
-    rng = np.random.default_rng(0)
-    rows = ["file,caption,labels,split"]
-    for number in range(12):
-        name, split = ("noise", "bell")[number % 2], "train" if number < 8 else "valid"
-        time = np.arange(RATE // 2) / RATE
-        tone = np.sin(2 * np.pi * (400 + 30 * number) * time)
-        wave = (
-            0.3 * np.exp(-4 * time) * (tone if name == "bell" else rng.standard_normal(len(time)))
-        )
-        path = folder / f"{name}-{number}.wav"
-        path.parent.mkdir(exist_ok=True)
-        soundfile.write(path, wave.clip(-1, 1), RATE)
-        rows.append(f"{path.name},a {name},{name},{split}")
-    (folder / "captions.csv").write_text("\n".join(rows) + "\n")
-    return folder
-
-
-def in_this_process(arguments: Sequence[str]) -> int:
-    with pytest.raises(SystemExit) as ended:
-        diffsound(list(arguments))
-    return int(ended.value.code or 0)
+    row = "{name}-{number}.wav,a {name},{name},{split}"
+    return record(12, "file,caption,labels,split", row)
 
 
 def test_the_whole_recipe_in_two_sittings(recordings: Path, tmp_path: Path) -> None:
@@ -49,7 +27,7 @@ def test_the_whole_recipe_in_two_sittings(recordings: Path, tmp_path: Path) -> N
 
     def until_the_decoder(arguments: Sequence[str]) -> int:
         asked.append(arguments[:2])
-        return 130 if arguments[1] == "decoder" else in_this_process(arguments)
+        return 130 if arguments[1] == "decoder" else typed(*arguments)
 
     said: list[str] = []
     scale = SCALES["tiny"]
@@ -59,7 +37,7 @@ def test_the_whole_recipe_in_two_sittings(recordings: Path, tmp_path: Path) -> N
     assert not (work / "bundle").exists()
     stamp = (work / "codec" / "export" / "model.safetensors").stat().st_mtime_ns
 
-    assert make_model(recordings, work, scale, in_this_process, said.append) == 0
+    assert make_model(recordings, work, scale, lambda words: typed(*words), said.append) == 0
     assert (work / "codec" / "export" / "model.safetensors").stat().st_mtime_ns == stamp
     for name in ("bundle", "bundle-ar"):
         assert verify(work / name) == []

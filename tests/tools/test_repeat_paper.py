@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
 import yaml
 
-from diffsound.cli.main import run as diffsound
+from cli_support import typed
 from diffsound.config import load_config
 from diffsound.evaluation.paper_tables import paper_table
 from diffsound.evaluation.tables import TableConfig
@@ -59,27 +57,10 @@ TINY = Scale(
 
 
 @pytest.fixture
-def recordings(tmp_path: Path) -> Path:
+def recordings(record: Callable[[int, str, str], Path]) -> Path:
     """Two kinds of short sounds, two captions each."""
-    folder = tmp_path / "recordings"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    rows = ["file,caption_1,caption_2,label,split"]
-    for number in range(14):
-        name, split = ("noise", "bell")[number % 2], "train" if number < 8 else "valid"
-        time = np.arange(RATE // 2) / RATE
-        tone = np.sin(2 * np.pi * (400 + 30 * number) * time)
-        wave = 0.3 * np.exp(-4 * time) * (rng.standard_normal(len(time)) if number % 2 else tone)
-        soundfile.write(folder / f"{name}-{number}.wav", wave.clip(-1, 1), RATE)
-        rows.append(f"{name}-{number}.wav,a {name} sounds,{name} number {number},{name},{split}")
-    (folder / "captions.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return folder
-
-
-def in_this_process(arguments: Sequence[str]) -> int:
-    with pytest.raises(SystemExit) as ended:
-        diffsound(list(arguments))
-    return int(ended.value.code or 0)
+    row = "{name}-{number}.wav,a {name} sounds,{name} number {number},{name},{split}"
+    return record(14, "file,caption_1,caption_2,label,split", row)
 
 
 def test_from_recordings_to_the_page(
@@ -94,13 +75,13 @@ def test_from_recordings_to_the_page(
     asked: list[str] = []
 
     def stopped(arguments: Sequence[str]) -> int:
-        return 130 if tuple(arguments[:2]) == ("bundle", "build") else in_this_process(arguments)
+        return 130 if tuple(arguments[:2]) == ("bundle", "build") else typed(*arguments)
 
     assert repeat(plan, page, stopped, asked.append) == 130
     assert not page.exists()
     codec = plan.work / "codec" / "export" / "model.safetensors"
     stamp = codec.stat().st_mtime_ns
-    assert repeat(plan, page, in_this_process, asked.append) == 0
+    assert repeat(plan, page, lambda words: typed(*words), asked.append) == 0
     assert codec.stat().st_mtime_ns == stamp
 
     text = page.read_text(encoding="utf-8")

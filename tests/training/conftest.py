@@ -58,7 +58,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_codec(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of a codec that has hardly learned; read only."""
+    """The run of a codec after two steps; read-only."""
     run = tmp_path_factory.mktemp("tiny-codec") / "run"
     settings = ["train.log=none", "train.max_steps=2"]
     train("codec", TINY / "codec.yaml", prepared, run, settings, quiet=True)

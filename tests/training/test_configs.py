@@ -10,7 +10,7 @@ import yaml
 from diffsound.codec.config import CodecConfig
 from diffsound.config import load_config
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
-from diffsound.text.config import TextEncoderConfig
+from diffsound.text.features import TextEncoderConfig
 from diffsound.training.codec import CodecRun
 from diffsound.training.config import STAGES, RunConfig
 from diffsound.training.decoder import DecoderRun
@@ -36,7 +36,7 @@ def load(path: Path) -> RunConfig:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_the_config_is_valid(path: Path) -> None:
+def test_every_committed_config_is_valid(path: Path) -> None:
     config = load(path)
     assert path.read_text(encoding="utf-8").startswith("# ")
     assert config.train.validate_steps or config.train.validate_epochs

@@ -16,7 +16,7 @@ from diffsound.model.bundle import Bundle
 PAGE = Path(__file__).parents[2] / "docs" / "own-sounds.md"
 
 
-def test_the_tutorial(tiny_folder: Path, tmp_path: Path) -> None:
+def test_the_own_sounds_tutorial_works_as_written(tiny_folder: Path, tmp_path: Path) -> None:
     sounds = tmp_path / "my_sounds"
     sounds.mkdir()
     for number in range(9):

@@ -81,7 +81,7 @@ def value(path: str) -> Any:
         ("paper/captioner:frames", 860),
     ],
 )
-def test_the_paper_says(path: str, stated: Any) -> None:
+def test_paper_configs_have_the_numbers_that_the_paper_states(path: str, stated: Any) -> None:
     assert value(path) == stated
 
 
@@ -110,7 +110,7 @@ def test_the_paper_says(path: str, stated: Any) -> None:
         ("official/vocoder:train.lr", 5e-5),
     ],
 )
-def test_where_the_paper_is_silent_the_published_code_or_its_sources_decide(
+def test_unstated_numbers_come_from_the_published_code_or_its_sources(
     path: str, chosen: Any
 ) -> None:
     assert value(path) == chosen

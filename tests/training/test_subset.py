@@ -38,7 +38,7 @@ def test_a_larger_subset_holds_a_smaller_one(data: PreparedData) -> None:
     assert parts[-1] == chosen(data)
 
 
-def test_sources_are_chosen(data: PreparedData) -> None:
+def test_a_subset_has_clips_of_the_chosen_sources_only(data: PreparedData) -> None:
     (source,) = {record.source for record in data.records}
     for split in ("train", "valid"):
         assert chosen(data, split, sources=[source, "other"]) == chosen(data, split)
@@ -46,7 +46,7 @@ def test_sources_are_chosen(data: PreparedData) -> None:
         chosen(data, sources=["other"])
 
 
-def test_held_out_clips_are_all_kept(data: PreparedData) -> None:
+def test_a_subset_keeps_all_held_out_clips(data: PreparedData) -> None:
     assert chosen(data, "valid", subset=0.1) == chosen(data, "valid")
 
 

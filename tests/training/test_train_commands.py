@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 
-from diffsound.cli.main import run as diffsound
+from cli_support import typed
 from diffsound.data.shards import PreparedData
 from diffsound.model.bundle import Bundle, verify
 from diffsound.training.assemble import load_codec
@@ -19,14 +19,7 @@ from diffsound.training.runs import STAGE_CLASSES
 TINY = Path(__file__).parents[2] / "configs" / "tiny"
 
 
-def typed(*arguments: object) -> int:
-    """The exit code of the command line."""
-    with pytest.raises(SystemExit) as ended:
-        diffsound([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
-
-
-def test_from_a_codec_to_a_bundle(
+def test_commands_lead_from_a_codec_to_a_bundle(
     prepared: Path, tiny_codec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = tmp_path / "decoder", tmp_path / "bundle"
@@ -110,7 +103,7 @@ def test_dry_run_estimates_and_writes_nothing(
         (("--run", "RUN", "--set", "stage=vocoder"), "'stage'"),
     ],
 )
-def test_mistakes_end_in_one_line(
+def test_wrong_arguments_end_in_one_line(
     prepared: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -96,7 +96,7 @@ def _items(stage: CaptionerStage, epoch: int) -> list[tuple[str, int]]:
     ]
 
 
-def test_strangers_have_another_caption() -> None:
+def test_a_stranger_is_a_clip_with_another_caption() -> None:
     assert strangers(["a", "a", "b", "a"]) == [(0, 2), (1, 2), (2, 0), (3, 2)]
     assert strangers(["a", "a"]) == []
 

@@ -37,7 +37,7 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_learns_to_tell_unheard_tones_from_noises(trained: Path, prepared: Path) -> None:
+def test_the_classifier_tells_held_out_tones_from_noises(trained: Path, prepared: Path) -> None:
     last = read_log(trained)[-1]
     assert last["kind"] == "valid"
     assert last["top1"] == 1.0
@@ -58,7 +58,7 @@ def test_prepared_clips_are_heard_at_the_classifiers_rate(prepared: Path) -> Non
     assert len(clip.wave(4000)) == pytest.approx(len(data.wave(3)) / 2, abs=1)
 
 
-def test_standardises_by_the_training_clips(prepared: Path) -> None:
+def test_mels_are_standardised_by_the_training_clips(prepared: Path) -> None:
     stage = tiny_stage(prepared)
     data = PreparedData.open(prepared)
     clips = data.where(split="train")

@@ -100,7 +100,7 @@ def perceptual(run: Path) -> list[float]:
 
 
 def test_the_perceptual_loss_decreases(prepared: Path, ear: Path, tmp_path: Path) -> None:
-    """What the classifier hears comes nearer, without any L1."""
+    """The reconstruction sounds more alike to the classifier, without an L1 term."""
     run_tiny(prepared, tmp_path / "run", *by_ear_alone(ear))
     heard = perceptual(tmp_path / "run")
     assert heard[-1] < 0.9 * heard[0]
@@ -109,7 +109,7 @@ def test_the_perceptual_loss_decreases(prepared: Path, ear: Path, tmp_path: Path
 def test_a_codec_can_start_from_one_with_more_rows_and_add_texture(
     prepared: Path, tmp_path: Path
 ) -> None:
-    """Begun from a larger codec, its tokens are the first rows of that one's."""
+    """Started from a larger codec, its tokens are the first rows of that codec's."""
     residual = ("codec.quantizer.layout=residual", "loss.adversarial=null", "train.max_steps=4")
     large, small = tmp_path / "large", tmp_path / "small"
     run_tiny(prepared, large, *residual, "codec.quantizer.dropout=0.5")
@@ -239,7 +239,7 @@ def test_a_finished_run_is_unchanged_by_a_rerun(prepared: Path, whole: Path) -> 
 def test_killed_at_any_point_and_resumed_gives_the_same_bits(
     prepared: Path, whole: Path, tmp_path: Path
 ) -> None:
-    """kill -9, twice, at moments nobody chose."""
+    """kill -9, twice, at random moments."""
     run = tmp_path / "run"
     code = (
         "import sys; from diffsound.training.runs import train; "

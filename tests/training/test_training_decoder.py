@@ -217,7 +217,7 @@ def test_training_runs_through_the_curriculum(
 def test_checkpointing_and_precision_give_the_same_losses(
     decoder: Path, prepared: Path, tiny_codec: Path, tmp_path: Path, override: str, closeness: float
 ) -> None:
-    """Less memory, or half the bits: the loss curve is the plain run's, as near as bits allow."""
+    """Less memory or lower precision gives the same loss curve, up to rounding."""
     run = tmp_path / "run"
     chosen = (f"codec={tiny_codec}", "samples.clips=0", override)
     run_tiny("decoder", prepared, run, *chosen)
@@ -277,7 +277,7 @@ def stage_of(prepared: Path, tiny_codec: Path, **changes: object) -> DecoderStag
 
 
 def test_short_grids_are_padded_with_silence(prepared: Path, tiny_codec: Path) -> None:
-    """A grid filled up holds the clip's own tokens, then those of silence."""
+    """A padded grid has the clip's own tokens, then those of silence."""
     stage = stage_of(
         prepared,
         tiny_codec,

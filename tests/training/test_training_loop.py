@@ -115,7 +115,7 @@ def assert_identical(one: Trainer, other: Trainer) -> None:
         assert torch.equal(value, second[name]), name
 
 
-def test_first_step_is_adam_by_hand(tmp_path: Path) -> None:
+def test_the_first_step_equals_adam_computed_by_hand(tmp_path: Path) -> None:
     """Adam's first step is lr · sign(gradient), whatever the gradient's size."""
     config = settings(max_steps=1, schedule="constant", clip=None)
     stage = LineStage(config)
@@ -210,7 +210,7 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path: Path) -> None:
     assert (ending, made.position.step) == ("early", 5)
 
 
-def test_full_disk_costs_a_checkpoint_not_the_run(
+def test_a_full_disk_loses_a_checkpoint_but_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import safetensors.torch as files
@@ -250,7 +250,7 @@ def test_a_run_limited_by_the_clock_ends(tmp_path: Path) -> None:
     assert made.position.seconds >= 0.12
 
 
-def test_validation_after_whole_epochs(tmp_path: Path) -> None:
+def test_validation_runs_after_whole_epochs(tmp_path: Path) -> None:
     """Five batches an epoch, two a step: epochs end within steps 3, 5 and 8."""
     run = tmp_path / "run"
     _, made = fit(run, max_steps=9, accumulation=2, validate_epochs=1)

@@ -10,9 +10,9 @@ import torch
 from diffsound.config import load_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError
-from diffsound.judges.matcher import load_matcher
-from diffsound.text.config import TextEncoderConfig
+from diffsound.judges.ranking import load_matcher
 from diffsound.text.encoders import load_text_encoder
+from diffsound.text.features import TextEncoderConfig
 from diffsound.training.assemble import load_codec
 from diffsound.training.matcher import MatcherRun, MatcherStage, TextPool, _equal
 from diffsound.training.run_files import read_log

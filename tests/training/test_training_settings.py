@@ -27,15 +27,15 @@ def factors(steps: int = 10, **settings: object) -> list[float]:
     return [lr_factor(config, step, step / steps) for step in range(steps + 1)]
 
 
-def test_constant_schedule() -> None:
+def test_the_constant_schedule_keeps_the_learning_rate() -> None:
     assert factors(schedule="constant") == [1.0] * 11
 
 
-def test_linear_schedule() -> None:
+def test_the_linear_schedule_falls_linearly() -> None:
     assert factors(schedule="linear") == pytest.approx([1 - 0.09 * n for n in range(11)])
 
 
-def test_cosine_schedule() -> None:
+def test_the_cosine_schedule_falls_along_a_cosine() -> None:
     made = factors(schedule="cosine")
     assert (made[0], made[5], made[10]) == pytest.approx((1.0, 0.55, 0.1))
     assert made == sorted(made, reverse=True)

@@ -54,7 +54,7 @@ def test_samples_hold_playable_sounds(vocoder: Path) -> None:
 def test_a_run_can_start_from_another_and_train_on_reconstructions(
     prepared: Path, vocoder: Path, tiny_codec: Path, tmp_path: Path
 ) -> None:
-    """With a learning rate of nothing the weights stay those it started from."""
+    """With a learning rate of 0 the weights stay those it started from."""
     run = tmp_path / "run"
     still = (
         "train.lr=1e-30",

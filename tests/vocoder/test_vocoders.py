@@ -9,8 +9,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from diffsound.audio.mel import MelConfig, MelFrontEnd, normalise
-from diffsound.audio.stft import stft
+from diffsound.audio.mel import MelConfig, MelFrontEnd, normalise, stft
 from diffsound.threads import torch_threads
 from diffsound.vocoder import (
     GriffinLimConfig,

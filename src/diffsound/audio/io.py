@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from diffsound.audio import containers
 from diffsound.audio.containers import is_cut_short
-from diffsound.audio.mixing import LOUDNESS_CEILING, limit_peak, to_loudness
+from diffsound.audio.mixing import LOUDNESS_CEILING, keep_peak, to_loudness
 from diffsound.errors import AudioError
 from diffsound.files import atomic_write, open_regular, parse_json
 
@@ -200,7 +200,7 @@ def encode_audio(
         written["comment"] = json.dumps(dict(metadata))
     if format in _LOSSY:
         return _encode_lossy(samples, sample_rate, format, subtype, written)
-    return _encode(limit_peak(samples, _CEILING), sample_rate, format, subtype, written)
+    return _encode(keep_peak(samples, _CEILING), sample_rate, format, subtype, written)
 
 
 def check_encoding(format: str, bits: Bits, sample_rate: int) -> str:
@@ -336,7 +336,7 @@ def _encode_lossy(
     """Encode so that the decoded wave does not clip: a lossy codec may overshoot the peak."""
     ceiling = LOUDNESS_CEILING
     while True:
-        data = _encode(limit_peak(samples, ceiling), sample_rate, format, subtype, tags)
+        data = _encode(keep_peak(samples, ceiling), sample_rate, format, subtype, tags)
         decoded, _ = soundfile.read(io.BytesIO(data), dtype="float32")
         peak = float(np.abs(decoded).max(initial=0.0))
         if peak <= 1:

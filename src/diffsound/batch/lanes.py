@@ -1,21 +1,24 @@
 """Several sounds at once on one machine: a lane per core, the first in this process.
 
 On a CPU a step's matrix products are small: one core each is faster than all cores on each. Every
-further lane is a process of its own (`worker.py`), for two in one process would wait for each
-other in Python between the products. Work goes to a lane only once its process is ready, so a
-short list is done before a second model is loaded, and none waits for one.
+further lane is a separate process (`serve`): two lanes in one process would wait for each
+other's Python code between the products. A lane gets work only once its process is ready, so a
+short list is finished without waiting for a second model to load.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from types import FrameType
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 from diffsound.errors import DiffsoundError
 
@@ -24,12 +27,12 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
-WORKER = (sys.executable, "-m", "diffsound.batch.worker")
+WORKER = (sys.executable, "-m", "diffsound.batch.lanes")
 _PATIENCE = 30.0  # seconds for a worker that was asked to end
 
 
 class Work(Protocol[ItemT_contra, ResultT_co]):
-    """What lanes do with each item. It, items and results must be picklable."""
+    """What lanes do with each item. The work, its items and its results must be picklable."""
 
     def prepare(self) -> None:
         """Load what every item needs, once in each process."""
@@ -79,7 +82,7 @@ class Lanes:
         try:
             for thread in threads:
                 thread.start()
-            torch.set_num_threads(cores)  # a new thread takes after the last one set
+            torch.set_num_threads(cores)  # a new thread inherits the last value set
             for _ in range(run.total):
                 yield run.next_result()
         finally:
@@ -104,7 +107,7 @@ class _Run(Generic[ItemT, ResultT]):
             self.total += 1
 
     def drain(self, function: Callable[[ItemT], ResultT]) -> None:
-        """Do items until there are none or all is stopped."""
+        """Process items until none is left or the lanes are stopped."""
         while not self.stopped.is_set():
             try:
                 item = self._todo.get_nowait()
@@ -113,7 +116,7 @@ class _Run(Generic[ItemT, ResultT]):
             self._done.put((function(item), None))
 
     def guarded(self, lane: Callable[[], None]) -> Callable[[], None]:
-        """A lane whose failure is what the next result raises."""
+        """A lane; if it fails, the next result raises its error."""
 
         def run() -> None:
             try:
@@ -131,13 +134,13 @@ class _Run(Generic[ItemT, ResultT]):
 
 
 class Worker:
-    """A process that does what it is sent; called with an item, it gives its result."""
+    """A worker process; called with an item, it returns the result."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def send(self, message: Any) -> Any:
-        """Send a message and wait for its answer; what the worker raised is raised here."""
+        """Send a message and wait for its answer; an error in the worker is raised here."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -156,7 +159,7 @@ class Worker:
     __call__ = send
 
     def end(self) -> None:
-        """Stop it, also in the middle of an item; returns when it is gone."""
+        """Stop it, even in the middle of an item; returns when it has exited."""
         self._process.terminate()
         try:
             self._process.wait(_PATIENCE)
@@ -167,3 +170,53 @@ class Worker:
             if pipe is not None:
                 with suppress(OSError):  # a message it never read
                     pipe.close()
+
+
+def main() -> None:
+    """A lane's own process: does the work that arrives on standard input, until that closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; our parent decides
+    signal.signal(signal.SIGTERM, _leave)
+    source = sys.stdin.buffer
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # library output must not mix with the answers
+        serve(source, answers)
+
+
+def serve(source: BinaryIO, answers: BinaryIO) -> None:
+    """Answer every message until the source closes, which it does when the parent exits.
+
+    Messages are pickles from our own parent process: first the work and its number of threads, then
+    one item after another. Each is answered by (result, None) or (None, error).
+    """
+    import torch
+
+    try:
+        work, threads = pickle.load(source)
+    except EOFError:
+        return
+    torch.set_num_threads(threads)
+    answer(answers, work.prepare)
+    while True:
+        try:
+            item = pickle.load(source)
+        except EOFError:
+            return
+        answer(answers, lambda item=item: work(item))
+
+
+def answer(answers: BinaryIO, do: Any) -> None:
+    """Send what `do` returns, or the error it raises."""
+    try:
+        reply: tuple[Any, Exception | None] = (do(), None)
+    except Exception as error:
+        reply = (None, error)
+    pickle.dump(reply, answers)
+    answers.flush()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)  # past the clean-up of a file that is being written
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ Entry = dict[str, Any]
 
 
 def read_manifest(folder: str | Path) -> dict[str, Entry]:
-    """The entries by file name; what a kill left unfinished is not there."""
+    """The entries by file name, without a line that a kill left unfinished."""
     path = Path(folder) / MANIFEST
     try:
         lines = read_text(path, limit=2**30).rstrip("\n").split("\n")
@@ -49,7 +49,7 @@ def read_manifest(folder: str | Path) -> dict[str, Entry]:
 
 
 def is_made(folder: Path, entry: Entry | None, key: str) -> bool:
-    """Whether the sound with this key is there, byte for byte."""
+    """Whether the sound with this key exists, byte for byte."""
     if entry is None or entry.get("key") != key:
         return False
     path = folder / entry["file"]
@@ -57,7 +57,7 @@ def is_made(folder: Path, entry: Entry | None, key: str) -> bool:
 
 
 def append(folder: Path, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Add finished sounds; on the disk when this returns."""
+    """Append finished sounds; they are on disk when this returns."""
     with (folder / MANIFEST).open("ab") as stream:
         stream.writelines(map(_line, entries))
         stream.flush()
@@ -65,7 +65,7 @@ def append(folder: Path, entries: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write(folder: Path, entries: Iterable[Mapping[str, Any]], name: str = MANIFEST) -> None:
-    """Replace the file by these lines; without any there is no file."""
+    """Replace the file by these lines; without lines it is removed."""
     text = b"".join(map(_line, entries))
     if not text:
         (folder / name).unlink(missing_ok=True)
@@ -75,5 +75,5 @@ def write(folder: Path, entries: Iterable[Mapping[str, Any]], name: str = MANIFE
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    # Half a surrogate pair is no UTF-8; Python's backslash form of it is JSON's own.
+    # A lone surrogate is not valid UTF-8, but Python's escape for it is valid JSON.
     return json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"

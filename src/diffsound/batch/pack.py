@@ -12,7 +12,7 @@ from pathlib import Path
 from diffsound import __version__
 from diffsound.batch.manifest import MANIFEST, Entry
 from diffsound.errors import AudioError
-from diffsound.files import atomic_write
+from diffsound.files import atomic_write, write_text
 from diffsound.model.config import read_config
 
 PACK_LOUDNESS = -23.0  # LUFS, unless another loudness is asked for
@@ -51,8 +51,7 @@ def write_pack(folder: Path, entries: Iterable[Entry], bundle: Path) -> Path:
     target = pack_file(folder)
     try:
         for file, text in texts.items():
-            with atomic_write(folder / file) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            write_text(folder / file, text)
         files = [*texts, MANIFEST, *(entry["file"] for entry in sounds)]
         with (
             atomic_write(target) as temporary,

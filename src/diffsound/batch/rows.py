@@ -1,4 +1,4 @@
-"""The rows of a bulk job: what the file of prompts says, and what is to be made of it.
+"""The rows of a bulk job: what the file of prompts says, and what to make from it.
 
 Three kinds of files: JSONL (an object a line), CSV (with a header) and plain text (a prompt a
 line). A row that leaves a setting out takes the default of the whole batch, then the bundle's.
@@ -88,7 +88,7 @@ class RowTask:
 def read_requests(
     path: str | Path, file_format: str, *, folders: bool = False, **defaults: Any
 ) -> list[RowTask]:
-    """Every row of a file, with seeds and file names; what is wrong is named with its line.
+    """Every row of a file, with seeds and file names; an error names its line.
 
     folders: of a sample pack: each row's own, or one for each prompt with several sounds.
     defaults: values for the rows that leave them out, by the names of `BatchRow`. A row without a

@@ -23,7 +23,7 @@ from diffsound.batch.lanes import Lanes
 from diffsound.batch.pack import PACK_LOUDNESS, check_pack, write_pack
 from diffsound.batch.rows import RowTask, read_requests
 from diffsound.errors import AudioError, DiffsoundError, InputError
-from diffsound.files import sha256, sweep
+from diffsound.files import make_folder, sha256, sweep
 from diffsound.generation.settings import (
     FORMATS,
     OUTPUT,
@@ -96,7 +96,7 @@ class Maker:
     def __call__(
         self, requests: Sequence[RowTask], stopped: Callable[[], bool] = lambda: False
     ) -> Outcome:
-        """Make requests of equal settings; a row that fails does not take others with it."""
+        """Make requests of equal settings; a row that fails does not affect the others."""
         pipeline = load_pipeline(self.bundle, self.device, self.backend)
         try:
             sounds = self._generate(pipeline, requests, stopped)
@@ -110,7 +110,7 @@ class Maker:
                     tuple(chain.from_iterable(outcome.failures for outcome in alone)),
                 )
             return Outcome(failures=(_failure(requests[0], error),))
-        # Not caught: a disk that takes no file takes no other one either.
+        # Not caught: a disk that cannot be written fails every other row too.
         return Outcome(
             tuple(
                 self._save(sound, request, place)
@@ -124,7 +124,7 @@ class Maker:
     ) -> list[list[Sound]]:
         """The sounds of each request, in the order of its files."""
         from diffsound.generation.jobs import Job
-        from diffsound.text.clean import clean_prompt
+        from diffsound.text import clean_prompt
 
         def on_step(share: float, tokens: Tensor) -> None:
             if stopped():
@@ -162,7 +162,7 @@ class Maker:
 
 @cache
 def load_pipeline(bundle: str | None, device: str, backend: str | None) -> TextToSound:
-    """One per process, however many chunks of work it gets."""
+    """One per process, for all the work it gets."""
     from diffsound.generation.pipeline import TextToSound
 
     return TextToSound.from_pretrained(bundle, device=device, backend=backend)
@@ -208,7 +208,7 @@ def generate_batch(
         check_ranks(bundle)  # refused now rather than row by row
     if pack and not overwrite:
         check_pack(Path(out))
-    folder = _make_folder(Path(out))
+    folder = make_folder(out)
     maker = Maker(
         folder=str(folder.resolve()),
         bundle=None if bundle is None else str(bundle),
@@ -264,7 +264,7 @@ def _first_and_again(
         if attempt is None:
             again = {failure.line for failure in failed}
             attempt = [request for request in requests if request.line in again]
-        if not attempt:  # no engine is started for nothing
+        if not attempt:  # no work, no engine
             break
         failed = []
         for outcome in run(maker, attempt):
@@ -312,7 +312,7 @@ def _together(requests: Iterable[RowTask], size: int) -> Iterator[list[RowTask]]
 
 
 def _without(requests: Iterable[RowTask], kept: dict[str, Any]) -> Iterator[RowTask]:
-    """The requests with only those of their sounds that are not there yet.
+    """The requests, reduced to the sounds that are still missing.
 
     The best of some candidates are found among all of them: such a request stays whole.
     """
@@ -343,8 +343,8 @@ def _check_free(folder: Path, requests: Iterable[RowTask]) -> None:
 
 def _same_recipe(path: Path, request: RowTask, seeds: Sequence[int]) -> bool:
     """Whether the file says it was made by this request: a kill came before its manifest line."""
-    from diffsound.generation.recipes import read_recipe
-    from diffsound.text.clean import clean_text
+    from diffsound.generation.sound import read_recipe
+    from diffsound.text import clean_text
 
     try:
         recipe = read_recipe(path)
@@ -386,14 +386,6 @@ def _held(folder: Path) -> Iterator[None]:
             f"cannot write to {folder}: {error.strerror or error}; what is finished is kept, "
             "run again to continue"
         ) from error
-
-
-def _make_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AudioError(f"cannot make the folder {folder}: {error.strerror}") from error
-    return folder
 
 
 def _context(

@@ -253,8 +253,8 @@ def encode_text(
     from diffsound.data.derived import encode_text as run
     from diffsound.data.engines import make_engine
     from diffsound.errors import InputError
-    from diffsound.text.config import TextEncoderConfig
     from diffsound.text.encoders import load_text_encoder
+    from diffsound.text.features import TextEncoderConfig
 
     if official and encoder != "clip":
         raise InputError("--official belongs to --encoder clip")

@@ -101,7 +101,7 @@ def vary(
 
 
 def _prompt(clip: Path, text: str | None) -> str:
-    from diffsound.generation.recipes import read_prompt
+    from diffsound.generation.sound import read_prompt
 
     return read_prompt(clip) if text is None else text
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from diffsound.audio.player import find_player, play
 from diffsound.cli.options import MakingOptions
 from diffsound.errors import AudioError, InputError
+from diffsound.files import make_folder
 from diffsound.generation.settings import (
     FORMATS,
     SHORT_SEEDS,
@@ -50,7 +50,11 @@ def make_sounds(
     target.check()
     delivery = making.delivery
     check_delivery(target.ending, delivery, loop=bool(making.settings.get("loop")))
-    player = find_player(target.ending) if making.play_it else None
+    player: list[str] = []
+    if making.play_it:
+        from diffsound.audio.player import find_player, play
+
+        player = find_player(target.ending)
     seeds = choose_seeds(making.seed, making.candidates)
     target.check_free(prompt, seeds, making.candidates if keep is None else keep)
     pipeline = making.load(ranker)
@@ -66,7 +70,7 @@ def make_sounds(
         _write_to_stdout(sounds[0].encode(target.ending, **delivery))
         return
     for path in write_sounds(sounds, target, delivery, as_json=making.as_json, quiet=making.quiet):
-        if player is not None:
+        if player:
             play(player, path)
 
 
@@ -234,10 +238,7 @@ def write_sounds(
     """Save every sound and print its path; yields the paths."""
     for place, sound in enumerate(sounds):
         path = target.path(sound, place, len(sounds))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise AudioError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+        make_folder(path.parent)
         sound.save(path, overwrite=target.overwrite, **delivery)
         picture = sound.save_spectrogram(path.with_suffix(".png")) if target.spectrogram else None
         if target.stems:

@@ -34,8 +34,8 @@ def command(
       diffsound remake rain.flac --seed 8 --duration 10 -o longer.flac
       diffsound remake rain.flac --seed 100 -n 4
     """
-    from diffsound.generation.recipes import check_complete, read_recipe, recipe_settings
     from diffsound.generation.settings import complete
+    from diffsound.generation.sound import check_complete, read_recipe, recipe_settings
 
     recipe = check_complete(file, read_recipe(file))
     changes: Any = options.given(duration=duration) | making.settings
@@ -82,7 +82,7 @@ def info(
       diffsound info rain.flac --json
     """
     from diffsound.audio.io import describe_audio
-    from diffsound.generation.recipes import read_recipe
+    from diffsound.generation.sound import read_recipe
 
     recipe = read_recipe(file)
     if as_json:

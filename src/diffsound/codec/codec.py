@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
 from diffsound.codec.config import CodecConfig, Conv2dConfig, LinearConfig
 from diffsound.codec.conv1d import Conv1dDecoder, Conv1dEncoder, PatchDecoder, PatchEncoder
-from diffsound.codec.conv2d import Conv2dDecoder, Conv2dEncoder
-from diffsound.codec.frame_texture import FrameTexture
 from diffsound.codec.quantizer import Quantized, build_quantizer
 from diffsound.errors import InputError
+
+if TYPE_CHECKING:
+    from diffsound.codec.conv2d import Conv2dDecoder
+    from diffsound.codec.frame_texture import FrameTexture
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Codec(nn.Module):
         self.time_stride = config.time_stride
         backbone = config.backbone
         if isinstance(backbone, Conv2dConfig):
+            from diffsound.codec.conv2d import Conv2dDecoder, Conv2dEncoder
+
             self.encoder: nn.Module = Conv2dEncoder(backbone)
             self.decoder: Conv2dDecoder | Conv1dDecoder | PatchDecoder = Conv2dDecoder(backbone)
         elif isinstance(backbone, LinearConfig):
@@ -74,6 +78,8 @@ class Codec(nn.Module):
         self.quantizer = build_quantizer(quantizer, self.rows)
         self.texture: FrameTexture | None = None
         if config.texture is not None:
+            from diffsound.codec.frame_texture import FrameTexture
+
             self.texture = FrameTexture(config.texture, config.n_mels, self.rows)
         self._tokens_frozen = False
 

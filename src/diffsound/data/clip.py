@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from diffsound.audio.events import trim_silence
 from diffsound.audio.io import read_audio
 from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.audio.mixing import limit_peak, to_loudness
+from diffsound.audio.mixing import keep_peak, to_loudness, trim_silence
 from diffsound.config import Config
 from diffsound.data.captions import captions_for
 from diffsound.data.duplicates import sound_fingerprint
@@ -203,7 +202,7 @@ def _level_and_fit(wave: np.ndarray, settings: PrepareSettings, done: dict[str, 
     if settings.loudness is not None:
         wave = to_loudness(wave, rate, settings.loudness)
     else:
-        wave = limit_peak(wave, 1.0)  # lossy files may decode beyond full scale
+        wave = keep_peak(wave, 1.0)  # lossy files may decode beyond full scale
     gain = float(np.abs(wave).max()) / peak
     if abs(gain - 1) > 1e-4:
         done["gain_db"] = round(20 * math.log10(gain), 2)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.contract import Choice, DecoderLoss, Known, StepCallback, check_request
-from diffsound.decoder.diffusion.loss import (
-    ImportanceSampler,
-    diffusion_loss,
-    rows_loss,
-    simplified_loss,
-)
-from diffsound.decoder.diffusion.official import official_schedule
 from diffsound.decoder.diffusion.process import sample_xt
 from diffsound.decoder.diffusion.schedule import (
     Schedule,
@@ -30,6 +24,9 @@ from diffsound.decoder.sampling import Predictor, check_sampling, sample
 from diffsound.decoder.settings import SamplingSettings
 from diffsound.decoder.transformer import DenoisingTransformer, of_rows
 from diffsound.text.features import TextFeatures
+
+if TYPE_CHECKING:
+    from diffsound.decoder.diffusion.loss import ImportanceSampler
 
 _DEFAULT = SamplingSettings()
 _ASKED = 4  # rows of one turn that a training step asks about at most: each costs a head
@@ -50,7 +47,11 @@ class Diffsound(nn.Module):
             self.windows = row_windows(config)
         self._asked = min(_ASKED, max(config.schedule.turns or (1,)))
         self.transformer = DenoisingTransformer(config)
-        self.times = ImportanceSampler(config.timesteps) if config.loss.importance else None
+        self.times: ImportanceSampler | None = None
+        if config.loss.importance:
+            from diffsound.decoder.diffusion.loss import ImportanceSampler
+
+            self.times = ImportanceSampler(config.timesteps)
 
     @property
     def chooses_early(self) -> bool:
@@ -65,6 +66,8 @@ class Diffsound(nn.Module):
         self, tokens: Tensor, text: TextFeatures, generator: torch.Generator | None = None
     ) -> DecoderLoss:
         """Eq. 25 (or its simplified form) of clean tokens [B, F', L'], in nats per token."""
+        from diffsound.decoder.diffusion.loss import diffusion_loss, simplified_loss
+
         t, probability = self._draw_times(len(tokens), generator)
         settings = self.config.loss
         if self.config.schedule.row_shares is not None:
@@ -105,6 +108,8 @@ class Diffsound(nn.Module):
         What lies further on cannot be known well yet, and would drown what can be learned. Of a
         large turn a few rows stand for all.
         """
+        from diffsound.decoder.diffusion.loss import rows_loss
+
         assert self.windows is not None
         times = row_times(t, self.windows, self.config.timesteps)
         noisy = sample_xt(tokens, times, self.schedule, generator)
@@ -196,5 +201,7 @@ def build_schedule(config: DiffsoundConfig) -> Schedule:
     settings, steps, size = config.schedule, config.timesteps, config.codebook_size
     with torch.device("cpu"):  # also for a model that is being built on the meta device
         if settings.kind == "official":
+            from diffsound.decoder.diffusion.official import official_schedule
+
             return official_schedule(steps, size)
         return SCHEDULES[settings.kind](steps, size, settings.transition, settings.gamma_end)

@@ -13,7 +13,6 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.contract import Choice, Known, StepCallback, kept_parts, split_items
 from diffsound.decoder.diffusion import samplers
 from diffsound.decoder.diffusion.draws import guide
-from diffsound.decoder.diffusion.official import official_timesteps
 from diffsound.decoder.diffusion.process import sample_stationary, sample_xt
 from diffsound.decoder.diffusion.schedule import Schedule, Time, row_times
 from diffsound.decoder.settings import SamplerName, SamplingSettings
@@ -181,6 +180,8 @@ def sample(
     start = _start(settings.sampler, schedule, shape, generators, known, predict.device, cell_times)
 
     if settings.sampler == "official":
+        from diffsound.decoder.diffusion.official import official_timesteps
+
         stride = settings.stride or 1
         predict.prepare(t for t, _ in official_timesteps(first, stride))
         return samplers.official(

@@ -53,8 +53,8 @@ from diffsound.evaluation.metrics import (
     softmax,
 )
 from diffsound.evaluation.pages import new_figure
-from diffsound.evaluation.sets import choose_examples, judge_folder, make_folder, write_json
-from diffsound.files import atomic_write
+from diffsound.evaluation.sets import choose_examples, judge_folder, write_json
+from diffsound.files import atomic_write, make_folder
 from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.model.bundle import resolve
 

@@ -39,11 +39,11 @@ from diffsound.evaluation.sets import (
     Progress,
     Setup,
     check_same,
-    make_folder,
     set_up,
     write_generated,
     write_json,
 )
+from diffsound.files import make_folder
 from diffsound.judges.classifier import Classifier
 from diffsound.text.english import Phrase, phrase_of
 

@@ -33,8 +33,8 @@ from diffsound.config import Config, parse_config
 from diffsound.errors import ConfigError, DataError, DiffsoundError, InputError
 from diffsound.evaluation.metrics import LEVEL, RESAMPLES, TAILS, Interval
 from diffsound.evaluation.pages import audio_url
-from diffsound.evaluation.sets import common_texts, make_folder, write_json
-from diffsound.files import atomic_write, parse_json, read_json
+from diffsound.evaluation.sets import common_texts, write_json
+from diffsound.files import make_folder, parse_json, read_json, write_text
 from diffsound.html import render, write_page
 
 REAL = "real"
@@ -328,8 +328,7 @@ def listening_report(folder: str | Path) -> dict[str, Any]:
         "systems": systems,
     }
     write_json(Path(folder) / "report.json", report)
-    with atomic_write(Path(folder) / "report.md") as temporary:
-        temporary.write_text(report_markdown(report), encoding="utf-8")
+    write_text(Path(folder) / "report.md", report_markdown(report))
     return report
 
 

@@ -1,6 +1,6 @@
 """Are events counted right? Onsets for prompts with a number, single events for one-shots.
 
-The detector knows nothing of `audio/events.py`, with which the scene planner cuts events: it looks
+The detector knows nothing of `audio/mixing.py`, with which the scene planner cuts events: it looks
 for sudden rises in many frequency bands at once (spectral flux), as onset detectors for music do.
 """
 

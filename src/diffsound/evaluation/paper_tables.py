@@ -21,7 +21,7 @@ from diffsound.errors import InputError
 from diffsound.evaluation.metrics import Score
 from diffsound.evaluation.pages import new_figure
 from diffsound.evaluation.sets import write_json
-from diffsound.files import atomic_write
+from diffsound.files import atomic_write, write_text
 
 
 class Row(Config):
@@ -180,8 +180,7 @@ def write_table(
     files = [out / f"{stem}{suffix}" for suffix in (".md", ".csv", ".json", ".png")]
     texts = (markdown(number, table, rows, settings), as_csv(table, rows))
     for path, text in zip(files, texts, strict=False):
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
+        write_text(path, text, newline="")
     scores = {row: {name: s.to_json() for name, s in found.items()} for row, found in rows.items()}
     write_json(files[2], {"settings": dict(settings), "rows": scores})
     draw(files[3], number, table, rows)

@@ -56,9 +56,9 @@ from diffsound.evaluation.sets import (
     write_generated,
     write_json,
 )
-from diffsound.files import atomic_write, read_text
+from diffsound.files import read_text, write_text
 from diffsound.generation.settings import slug
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 
 
 class RecogniseSettings(Config):
@@ -326,8 +326,7 @@ def write_confusion(out: Path, name: str, opinion: Opinion) -> Path:
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(["asked", *opinion.labels])
         writer.writerows([one, *line] for one, line in zip(classes, table.tolist(), strict=True))
-        with atomic_write(out / f"{name}-{row}.csv") as temporary:
-            temporary.write_text(buffer.getvalue(), encoding="utf-8", newline="")
+        write_text(out / f"{name}-{row}.csv", buffer.getvalue(), newline="")
     titled = {ROWS[row]: table for row, table in counts.items()}
     return confusion_figure(out / f"{name}.png", classes, opinion.labels, titled)
 

@@ -27,7 +27,7 @@ import diffsound
 from diffsound.audio.io import fit_length, read_audio, resample, write_audio
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
-from diffsound.files import atomic_write, read_json, sha256
+from diffsound.files import make_folder, read_json, sha256, write_text
 from diffsound.generation.jobs import Job
 from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner, load_captioner
@@ -36,7 +36,7 @@ from diffsound.judges.ranking import LikelihoodRanker
 from diffsound.model.backends import usable_device
 from diffsound.model.bundle import BUNDLED, Bundle, resolve
 from diffsound.model.config import CONFIG_FILE
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 
 REPORT = "report.json"
 EXAMPLES = "examples.json"
@@ -334,17 +334,7 @@ def sample_names(examples: Sequence[Example], samples: int) -> dict[str, str]:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON; numbers that are not finite are refused as mistakes."""
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    with atomic_write(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def make_folder(folder: Path) -> Path:
-    """The folder, made if necessary."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create the folder {folder}: {error.strerror}") from error
-    return folder
+    write_text(path, text + "\n")
 
 
 def _missing(

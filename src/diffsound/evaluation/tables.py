@@ -40,7 +40,6 @@ from diffsound.evaluation.sets import (
     choose_examples,
     find_captioner,
     judge_folder,
-    make_folder,
     sample_names,
     versions,
     write_examples,
@@ -49,16 +48,23 @@ from diffsound.evaluation.sets import (
     write_real,
 )
 from diffsound.evaluation.spice import checksums, corenlp_folder
-from diffsound.files import read_json, sha256
+from diffsound.files import make_folder, read_json, sha256
 from diffsound.generation.bench import watched
 from diffsound.generation.pipeline import TextToSound
 from diffsound.judges.captioner import Captioner
 from diffsound.judges.classifier import Classifier, load_classifier
-from diffsound.judges.matcher import Matcher, load_matcher
-from diffsound.judges.ranking import Audible, LikelihoodRanker, MatcherRanker, Ranker, best
+from diffsound.judges.ranking import (
+    Audible,
+    LikelihoodRanker,
+    Matcher,
+    MatcherRanker,
+    Ranker,
+    best,
+    load_matcher,
+)
 from diffsound.model.bundle import Bundle, resolve
 from diffsound.model.config import CONFIG_FILE
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 from diffsound.weights import fingerprint
 
 MATCH = "match"

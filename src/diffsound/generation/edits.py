@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsound.audio.io import AUDIO_FORMATS, read_audio
 from diffsound.audio.mel import band_edges
 from diffsound.audio.mixing import PEAK, decibels, gain_to, level_db
 from diffsound.decoder.contract import Known
@@ -138,6 +137,8 @@ def _open(bundle: Bundle, source: Clip) -> tuple[Tensor, Tensor, float]:
     elif isinstance(source, np.ndarray):
         wave = torch.as_tensor(source, dtype=torch.float32)
     else:
+        from diffsound.audio.io import AUDIO_FORMATS, read_audio
+
         wave = torch.from_numpy(read_audio(source, rate, formats=AUDIO_FORMATS))
     if wave.ndim != 1 or not torch.isfinite(wave).all():
         raise InputError("a clip to edit must be a mono wave of finite numbers")

@@ -21,7 +21,7 @@ from diffsound.generation.settings import (
     check,
 )
 from diffsound.judges.ranking import Ranker
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
@@ -111,7 +111,7 @@ def _first_seed(seed: int | None, generator: torch.Generator | None) -> int:
 def shared(
     callback: ProgressCallback | None, parts: Sequence[int]
 ) -> Iterator[ProgressCallback | None]:
-    """A callback for each of several calls, which make so many sounds each, for one in all."""
+    """One callback for several calls: a callback for each, by the number of sounds it makes."""
     done = 0
     for part in parts:
         yield None if callback is None else _within(callback, done, part, sum(parts))

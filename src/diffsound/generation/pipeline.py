@@ -45,7 +45,7 @@ from diffsound.generation.sound import Sound, Sounds
 from diffsound.judges.ranking import LikelihoodRanker, MatcherRanker, Ranker, best_takes
 from diffsound.model.backends import default_backend, networks, usable_device
 from diffsound.model.bundle import RANKERS, Bundle
-from diffsound.text.clean import clean_prompt
+from diffsound.text import clean_prompt
 from diffsound.text.features import TextFeatures
 from diffsound.threads import one_core_each, torch_threads
 from diffsound.vocoder.pieces import vocode_pieces

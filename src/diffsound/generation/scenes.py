@@ -20,15 +20,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsound.audio.events import INTERVALS, PAUSE, TIGHTEST, repeat_event
-from diffsound.audio.mixing import MOST_GAIN_DB, PEAK, TAIL, decibels, distant, fade, level_db
+from diffsound.audio.mixing import (
+    INTERVALS,
+    MOST_GAIN_DB,
+    PAUSE,
+    PEAK,
+    TAIL,
+    TIGHTEST,
+    decibels,
+    distant,
+    fade,
+    level_db,
+    repeat_event,
+)
 from diffsound.generation.jobs import Job, layer_seed
 from diffsound.generation.settings import GenerationSettings
 from diffsound.generation.sound import Layer, Sound
 from diffsound.model.bundle import Bundle
 from diffsound.model.coverage import NaturalLength
-from diffsound.text.amounts import stretch
-from diffsound.text.scene import Voice, read_scene
+from diffsound.text.scene import Voice, read_scene, stretch
 from diffsound.threads import torch_threads
 
 MIN_SECONDS = 1.0  # of a moment; with less there is no room for its sounds
@@ -197,7 +207,7 @@ class ScenePlanner:
         return self._seconds(self._voices(prompt))
 
     def plan(self, job: Job, settings: GenerationSettings) -> Plan | int:
-        """How a job's sound is made: layer by layer, or so many samples in one piece."""
+        """How a job's sound is made: layer by layer, or in one piece of this many samples."""
         rate = self._bundle.sample_rate
         if settings.duration is not None and not settings.layered:
             return round(settings.duration * rate)

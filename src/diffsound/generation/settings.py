@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from diffsound.config import Config
 from diffsound.decoder.settings import SamplerName, SamplingSettings
 from diffsound.errors import InputError
-from diffsound.text.clean import MAX_PROMPT_CHARS
+from diffsound.text import MAX_PROMPT_CHARS
 
 MAX_CANDIDATES = 100
 MAX_SEED = 2**63 - 1

@@ -11,12 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 import numpy as np
 
 from diffsound.errors import InputError
-from diffsound.generation.settings import GivenOutput, OutputSettings, check, layer_paths
+from diffsound.files import parse_json
+from diffsound.generation.settings import (
+    SETTINGS,
+    GenerationSettings,
+    GivenOutput,
+    OutputSettings,
+    check,
+    complete,
+    layer_paths,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -220,9 +229,8 @@ def delivered(
     wave: np.ndarray, rate: int, output: OutputSettings, loop: bool = False
 ) -> tuple[np.ndarray, int]:
     """A wave [samples] as it is asked for, [samples] or [samples, 2], and its sample rate."""
-    from diffsound.audio.events import trim_silence
     from diffsound.audio.io import resample
-    from diffsound.audio.mixing import SILENCE_DB, widen
+    from diffsound.audio.mixing import SILENCE_DB, trim_silence, widen
 
     if output.trim:
         wave, _ = trim_silence(wave, rate, SILENCE_DB)
@@ -245,3 +253,43 @@ def _today() -> str:
 
 def _base64(stream: io.BytesIO) -> str:
     return base64.b64encode(stream.getvalue()).decode("ascii")
+
+
+def read_recipe(source: str | Path | BinaryIO) -> dict[str, Any] | None:
+    """The `Sound.metadata` that `Sound.save` put into a file; None when there is none."""
+    from diffsound.audio.io import read_metadata
+
+    recipe = read_metadata(source).get("diffsound")
+    if isinstance(recipe, str):  # older files have JSON inside JSON
+        try:
+            recipe = parse_json(recipe)
+        except ValueError:
+            return None
+    return recipe if isinstance(recipe, dict) else None
+
+
+def read_prompt(path: Path) -> str:
+    """The prompt that a file was made from."""
+    recipe = read_recipe(path)
+    if recipe is None or "prompt" not in recipe:
+        raise InputError(f"{path} does not say what it was made from; give a prompt")
+    return str(recipe["prompt"])
+
+
+def check_complete(path: Path, recipe: dict[str, Any] | None) -> dict[str, Any]:
+    """The recipe, if it is enough to make the sound again."""
+    if recipe is None:
+        raise InputError(f"{path} has no recipe: it was not made by diffsound")
+    if "edit" in recipe:
+        raise InputError(f"{path} is an edit and cannot be remade without the clip it changed")
+    if "text" in recipe:
+        raise InputError(f"{path} is one layer of a scene; remake the scene with --stems")
+    if not isinstance(recipe.get("prompt"), str) or not isinstance(recipe.get("seed"), int):
+        raise InputError(f"{path} has a recipe that lacks a prompt or a seed")
+    return recipe
+
+
+def recipe_settings(recipe: dict[str, Any]) -> GenerationSettings:
+    """The settings of a recipe, checked; those it does not name are None."""
+    given: Any = {name: value for name, value in recipe.items() if name in SETTINGS}
+    return complete(GenerationSettings(), given)

@@ -35,7 +35,7 @@ def load_judge(kind: JudgeKind, folder: str | Path) -> nn.Module:
     """The judge in a bundle's folder or a run, checked against its checksum and in eval mode."""
     from diffsound.judges.captioner import load_captioner
     from diffsound.judges.classifier import load_classifier
-    from diffsound.judges.matcher import load_matcher
+    from diffsound.judges.ranking import load_matcher
 
     loaders: dict[JudgeKind, Callable[[str | Path], nn.Module]] = {
         "captioner": load_captioner,

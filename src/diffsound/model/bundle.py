@@ -38,7 +38,7 @@ from diffsound.files import (
     sweep,
 )
 from diffsound.judges import JudgeKind, describe_judge, judges_in, load_judge
-from diffsound.judges.matcher import Matcher, load_matcher
+from diffsound.judges.ranking import Matcher, load_matcher
 from diffsound.model.config import (
     CONFIG_FILE,
     BundleConfig,

@@ -14,7 +14,7 @@ from diffsound.decoder.config import DecoderConfig
 from diffsound.errors import BundleError, ConfigError
 from diffsound.files import is_member_name, member, read_json
 from diffsound.generation.settings import GenerationDefaults
-from diffsound.text.config import TextEncoderConfig
+from diffsound.text.features import TextEncoderConfig
 from diffsound.vocoder.config import VocoderConfig
 
 FORMAT_VERSION = 2  # since 2 the defaults have every setting of a generation

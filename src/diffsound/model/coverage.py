@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from diffsound.audio.events import Extent
+from diffsound.audio.mixing import Extent
 from diffsound.errors import BundleError
-from diffsound.files import atomic_write, read_json
+from diffsound.files import read_json, write_text
 from diffsound.weights import load_weights, save_weights
 
 VECTORS_FILE = "coverage.safetensors"
@@ -126,9 +126,8 @@ class Coverage:
         if self.lengths is not None:
             tensors["lengths"] = self.lengths
         save_weights(folder / VECTORS_FILE, tensors, torch.float16)
-        with atomic_write(folder / CAPTIONS_FILE) as temporary:
-            text = json.dumps({"captions": self.captions}, ensure_ascii=False, indent=0)
-            temporary.write_text(text + "\n", encoding="utf-8")
+        text = json.dumps({"captions": self.captions}, ensure_ascii=False, indent=0)
+        write_text(folder / CAPTIONS_FILE, text + "\n")
 
     def of(self, pooled: Tensor) -> list[dict[str, Any]]:
         """What is known of each text, from their vectors [B, D], ready for JSON.

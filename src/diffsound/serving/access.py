@@ -17,8 +17,8 @@ from diffsound.serving.errors import TooManyError
 from diffsound.serving.settings import Limits
 from diffsound.serving.telemetry import audit, log
 
-RELOAD_SECONDS = 1.0  # between two looks at the key file
-MAX_CALLERS = 10_000  # whose allowances are remembered
+RELOAD_SECONDS = 1.0  # between checks of the key file
+MAX_CALLERS = 10_000  # callers whose allowances are remembered
 DAY = 86_400.0
 
 
@@ -126,14 +126,14 @@ class Allowances:
         enough = amount <= left + 1e-9
         self._buckets[kind, caller] = (left - amount if enough else left, now)
         while len(self._buckets) > MAX_CALLERS:
-            self._buckets.popitem(last=False)  # the one that was idle longest
+            self._buckets.popitem(last=False)  # the one idle longest
         if not enough:
             wait = (min(amount, capacity) - left) * period / capacity
             raise TooManyError(message, max(1, math.ceil(wait)))
 
 
 def caller_address(client: object) -> str:
-    """The address a connection is counted under; of IPv6 the network, which one caller owns."""
+    """The address a connection is counted under; for IPv6 the network, which has one owner."""
     host = client[0] if isinstance(client, tuple | list) and client else ""
     try:
         address = ipaddress.ip_address(str(host).partition("%")[0])

@@ -42,7 +42,7 @@ from diffsound.serving.schemas import (
 from diffsound.serving.service import Service, example_prompts
 from diffsound.serving.sounds import describe, encode_layer, spectrogram_bytes
 
-# The limits that /v1/bundles tells, for a page that offers no more.
+# The limits that /v1/bundles reports, so that a page offers no more than them.
 _TOLD_LIMITS = {"prompt_chars", "duration", "candidates", "steps", "work", "upload_bytes"}
 _MEDIA_ALIASES = {
     "audio/x-wav": "wav",
@@ -164,7 +164,7 @@ def sound_router(service: Service) -> APIRouter:
 
     @router.get("/bundles", tags=["server"], responses=ERRORS)
     async def bundles() -> BundlesAnswer:
-        """The models that are loaded, and what one request may ask for."""
+        """The loaded models and the limits of a request."""
         service.pipeline(None)
         answers = []
         for place, (name, pipeline) in enumerate(service.engine.pipelines.items()):
@@ -250,7 +250,7 @@ def job_router(service: Service) -> APIRouter:
         record = find(name)
         if record.task is not None:
             service.engine.forget(record.task)
-            await asyncio.sleep(0)  # the record hears of it on the loop's next turn
+            await asyncio.sleep(0)  # the record is updated on the loop's next turn
         return record.answer()
 
     def find(name: str) -> JobRecord:
@@ -281,7 +281,7 @@ def _as_audio(sound: Sound, format: AudioFormat, output: GivenOutput) -> Respons
 
 
 def private() -> dict[str, str]:
-    """Headers that let the caller's own cache keep a sound, and no other."""
+    """Headers that let the caller's own cache keep a sound, but no shared one."""
     return {"Cache-Control": "private, max-age=3600"}
 
 
@@ -303,7 +303,7 @@ def _accepted(accept: str | None, delivery: Delivery) -> AudioFormat | None:
 
 
 def _by_preference(accept: str) -> list[str]:
-    """The header's media ranges, best first; ones of weight 0 are left out."""
+    """The header's media ranges, best first, without those of weight 0."""
     weighted = []
     for part in accept.split(","):
         media, *parameters = (piece.strip().lower() for piece in part.split(";"))

@@ -87,16 +87,16 @@ def create_app(settings: ServerSettings | None = None, load: Load | None = None)
 
 
 def _add_pages(app: FastAPI, service: Service) -> None:
-    """Add what is not part of the versioned API."""
+    """Add the endpoints that are not part of the versioned API."""
 
     @app.get("/healthz", tags=["server"])
     async def health() -> StatusAnswer:
-        """Whether the process answers at all."""
+        """Whether the process responds at all."""
         return StatusAnswer(status="ok")
 
     @app.get("/readyz", tags=["server"], responses=_NOT_READY)
     async def ready(response: Response) -> StatusAnswer:
-        """Whether it takes requests for sounds."""
+        """Whether the server accepts requests for sounds."""
         if service.engine.ready:
             return StatusAnswer(status="ready")
         response.status_code = 503

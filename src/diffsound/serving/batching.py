@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from diffsound.serving.telemetry import Metrics
 
 MAX_CPU_LANES = 8
-LANE_NICENESS = 5  # below the thread that answers, so that it answers while every core computes
+LANE_NICENESS = 5  # below the answering thread's, so that it answers while every core computes
 LAST_STEP_SECONDS = 5.0  # that a lane gets to reach the end of its step when it must stop
 Item = tuple[Task, int]  # a task and the number of one of its sounds
 
 
 class _Abandoned(Exception):
-    """Nobody waits for any sound of this batch any more."""
+    """No caller is waiting for any sound of this batch."""
 
 
 class BatchEngine:
@@ -112,7 +112,7 @@ class BatchEngine:
             self._drop_ended()
 
     def drain(self) -> None:
-        """Take no more work, refuse what has not begun, and stop what is not done in time."""
+        """Take no more work, refuse what has not started, and stop what does not finish in time."""
         with self._changed:
             if self._stop_at is not None:
                 return
@@ -127,7 +127,7 @@ class BatchEngine:
         timer.start()
 
     def stop(self) -> None:
-        """Refuse what waits and end what runs at its next step."""
+        """Refuse waiting work and stop running work at its next step."""
         with self._changed:
             running = [task for batch in self._batches for task, _ in batch]
             for task in (*self._waiting, *running):
@@ -136,7 +136,7 @@ class BatchEngine:
             self._changed.notify_all()
 
     def close(self) -> bool:
-        """Drain, and wait for what runs; False if a lane is still inside a step."""
+        """Drain, and wait for running work; False if a lane is still inside a step."""
         self.drain()
         for seconds in (max(0.0, (self._stop_at or 0.0) - time.monotonic()), LAST_STEP_SECONDS):
             end = time.monotonic() + seconds
@@ -190,9 +190,9 @@ class BatchEngine:
             pass
 
     def _run_next(self) -> bool:
-        """Make the next batch; False when there is none any more.
+        """Make the next batch; False when none is left.
 
-        A function of its own: a lane that waits must not hold the sounds it made last.
+        A separate function, so that a waiting lane does not hold on to the sounds it made last.
         """
         batch = self._take()
         if not batch:
@@ -242,7 +242,7 @@ class BatchEngine:
         return batch
 
     def _make(self, batch: list[Item]) -> None:
-        """Make the sounds of a batch and hand them out; whatever goes wrong ends in the tasks."""
+        """Make the sounds of a batch and hand them out; errors go to the tasks."""
         import torch
 
         first = batch[0][0]

@@ -1,8 +1,8 @@
-"""Connections under guard: how many there are, and how slowly they may send and read.
+"""Guarded connections: how many there may be, and how slowly they may send and read.
 
-uvicorn limits the size of a request's head, and the time between requests. It waits for a half-sent
-head for ever, for a client that does not read its answer too, and counts connections only once
-they have sent a request. This protocol closes those gaps.
+uvicorn limits the size of a request's head, and the time between requests. It waits
+forever for the rest of a head and for a client that does not read its answer, and it counts
+connections only once they have sent a request. This protocol closes those gaps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANSWER = (
 
 
 def server_options(limits: Limits, metrics: Metrics) -> dict[str, Any]:
-    """What uvicorn.Config must be told to guard its connections."""
+    """The options of uvicorn.Config that guard its connections."""
     return {
         "http": guarded_protocol(limits, metrics),
         "ws": "none",
@@ -115,7 +115,7 @@ def guarded_protocol(limits: Limits, metrics: Metrics) -> type[H11Protocol]:
             if self.conn.trailing_data[0]:
                 self._refuse("408 Request Timeout", "the headers did not arrive in time", "head")
             else:
-                self.transport.close()  # a browser that connected ahead of need, and then had none
+                self.transport.close()  # a browser that connected in advance and sent no request
 
         def _check_writing(self) -> None:
             left = self.transport.get_write_buffer_size()

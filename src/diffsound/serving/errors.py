@@ -1,4 +1,4 @@
-"""Errors and the answers they become: one line of JSON, with the id that finds it in the log."""
+"""Errors and their responses: one line of JSON, with the request's id in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status, description in {
         400: "The request or its body cannot be parsed.",
         401: "An API key is needed.",
-        403: "Another web site may not use this server.",
+        403: "Other web sites may not use this server.",
         404: "There is no such thing, or it has expired.",
         406: "None of the accepted media types is available.",
         408: "The body did not arrive in time.",
@@ -49,7 +49,7 @@ class TooManyError(ServiceError):
 
 
 class NotReadyError(ServiceError):
-    """The model is still being loaded, or the server is going down."""
+    """The model is still being loaded, or the server is shutting down."""
 
     retry_after = 5
 
@@ -71,7 +71,7 @@ class NotFoundError(ServiceError):
 
 
 def public_message(error: BaseException) -> str:
-    """What a caller is told: our own errors' line, and nothing of what went wrong inside."""
+    """What a caller is told: the message of our own errors, and nothing about internal ones."""
     if isinstance(error, DiffsoundError | ServiceError):
         return " ".join(str(error).split())
     return "something went wrong inside the server; its log has the details"

@@ -49,7 +49,7 @@ class JobRecord:
     ended_at: float | None = None
     task: Task | None = None
     readers: int = 0
-    bytes: int = RECORD_BYTES  # that it takes, for the book that limits them
+    bytes: int = RECORD_BYTES  # its size, which counts towards the limit of all jobs
     _events: list[str | None] = field(default_factory=list)
     _latest: dict[str, int] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -146,7 +146,7 @@ class JobRecord:
 
 
 class JobListener(Listener):
-    """Carries what the lanes say over to the loop's record."""
+    """Passes the lanes' reports on to the loop's record."""
 
     def __init__(
         self, record: JobRecord, store: SoundStore, loop: asyncio.AbstractEventLoop
@@ -199,7 +199,7 @@ class JobBook:
 
     @property
     def bytes(self) -> int:
-        """Of all jobs that are kept."""
+        """The size of all jobs that are kept."""
         return sum(job.bytes for job in self)
 
     def get(self, name: str) -> JobRecord | None:
@@ -220,7 +220,7 @@ class JobBook:
         task.result.add_done_callback(on_end)
 
     def sweep(self) -> None:
-        """Forget what is too old or too much."""
+        """Forget jobs that are too old or too large in total."""
         oldest = time.monotonic() - self._keep_seconds
         surplus = self.bytes - self._keep_bytes
         for job in list(self):

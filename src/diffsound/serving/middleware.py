@@ -1,4 +1,4 @@
-"""What every request passes: a log line, host and origin, API key, the sizes of head and body."""
+"""What every request passes through: log line, host and origin, API key, size of head and body."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Refusal = tuple[int, str]  # status and detail
 
 
 class RequestLog:
-    """Outermost: the request's id, its log line, its metrics, and a last net for bugs."""
+    """Outermost: the request's id, its log line, its metrics, and a safety net for bugs."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -101,7 +101,7 @@ class RequestLog:
 
 
 class Gate:
-    """Who may come in: known host names, no other web sites, holders of a key, not too often."""
+    """Admits requests for known hosts, not from other web sites, with a key, at a limited rate."""
 
     def __init__(
         self, app: ASGIApp, settings: ServerSettings, keys: KeyRing, allowances: Allowances
@@ -130,10 +130,10 @@ class Gate:
         await error_response(*refusal, scope["request_id"], more)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        """Why a request may not come in; None if it may."""
+        """Why a request is refused; None if it is admitted."""
         headers, method = Headers(scope=scope), scope["method"]
         if method not in _METHODS:
-            return 405, "this is not a method of HTTP"
+            return 405, "this is not an HTTP method"
         if len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) > MAX_PATH:
             return 414, f"the address is longer than {MAX_PATH} characters"
         if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MAX_HEAD_BYTES:
@@ -156,7 +156,7 @@ class Gate:
         return None
 
     def _check_origin(self, headers: Headers, host: str) -> Refusal | None:
-        """Refuse a request of a page that is neither ours nor an allowed one."""
+        """Refuse a request from a page that is neither ours nor allowed."""
         origin = headers.get("origin")
         if origin is None or origin in self.origins:
             return None
@@ -235,7 +235,7 @@ def _is_guarded(path: str) -> bool:
 
 
 def _given_key(headers: Headers) -> str:
-    """The key of a request, in any of the three headers that clients put it into."""
+    """The key of a request, from any of the three headers that clients use."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()

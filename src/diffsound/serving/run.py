@@ -52,7 +52,7 @@ def run(
     engine = service.engine
 
     class Server(uvicorn.Server):
-        """Ends when work does, sooner at a second signal, and at once at a third."""
+        """Stops when the work is done; sooner at a second signal, immediately at a third."""
 
         signals = 0
 

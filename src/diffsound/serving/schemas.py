@@ -21,7 +21,7 @@ from diffsound.generation.settings import (
     TakeSettings,
 )
 from diffsound.serving.settings import Limits
-from diffsound.text.clean import MAX_PROMPT_CHARS
+from diffsound.text import MAX_PROMPT_CHARS
 
 AudioFormat = Literal["wav", "flac", "ogg", "mp3"]
 Operation = Literal["generate", "inpaint", "extend", "vary"]
@@ -94,7 +94,7 @@ class GenerateRequest(Drawing, PartialDuration, KeepSettings):
 
 
 class FileRequest(Request, OutputSettings):
-    """What file a sound becomes."""
+    """The file format of a sound."""
 
     format: AudioFormat = "wav"
 
@@ -105,7 +105,7 @@ class FileRequest(Request, OutputSettings):
 
 
 class Delivery(FileRequest):
-    """How sounds come back from a call that waits for them."""
+    """How a call that waits for its sounds returns them."""
 
     deliver: Literal["base64", "url"] = Field(
         default="base64",
@@ -114,7 +114,7 @@ class Delivery(FileRequest):
 
 
 class GenerateNow(GenerateRequest, Delivery):
-    """A sound from a sentence, now."""
+    """A sound from a sentence, in the response."""
 
 
 class ClipSource(Request):
@@ -195,7 +195,7 @@ class SoundsAnswer(BaseModel):
 
 
 class JobAnswer(BaseModel):
-    """A job and how far it is."""
+    """A job and its progress."""
 
     id: str
     operation: Operation

@@ -1,4 +1,4 @@
-"""One server's parts, and a request's way through them: check, queue, wait, answer."""
+"""The parts of a server, and a request's path through them: check, queue, wait, answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Load = Callable[[], Mapping[str, TextToSound]]
 JOB_SECONDS, JOB_BYTES = 600.0, 32 * MEBIBYTE
-SWEEP_SECONDS = 30.0  # at most, between two looks for what has expired
+SWEEP_SECONDS = 30.0  # at most, between checks for what has expired
 MAX_EXAMPLES = 12
 _HEADING = re.compile(r"#+\s+(.*)")
 _BULLET = re.compile(r"\s*[-*]\s+(.*)")
@@ -86,7 +86,7 @@ class Service:
         self._decodes = asyncio.Semaphore(DECODES_AT_ONCE)
 
     async def sweep(self) -> None:
-        """Let go of what has expired, for ever; without it a quiet server would keep it all."""
+        """Drop what has expired, again and again; otherwise an idle server would keep it."""
         while True:
             await asyncio.sleep(min(SWEEP_SECONDS, self.settings.keep_seconds / 4))
             self.store.sweep()

@@ -1,4 +1,4 @@
-"""What a server can be told: where it listens, what it loads, how much a caller may ask for."""
+"""A server's settings: where it listens, what it loads, how much a caller may ask for."""
 
 from __future__ import annotations
 

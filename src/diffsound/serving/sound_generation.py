@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from diffsound.audio.io import resample
-from diffsound.audio.mixing import LOUDNESS_CEILING, limit_peak
+from diffsound.audio.mixing import LOUDNESS_CEILING, keep_peak
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.settings import SETTINGS, limits
 from diffsound.generation.sound import Sound
@@ -25,7 +25,7 @@ from diffsound.serving.api import private
 from diffsound.serving.errors import ERRORS
 from diffsound.serving.schemas import GenerateRequest, check_fields
 from diffsound.serving.service import Service
-from diffsound.text.clean import MAX_PROMPT_CHARS
+from diffsound.text import MAX_PROMPT_CHARS
 
 # Codec, sample rate and, where it has one, bit rate in kb/s.
 OutputFormat = Literal[
@@ -137,7 +137,7 @@ def encode_as(sound: Sound, output_format: str) -> bytes:
     codec, rate, *bit_rate = output_format.split("_")
     container, subtype, _ = _CODECS[codec]
     wave = resample(sound.wave, sound.sample_rate, int(rate))
-    wave = limit_peak(wave, LOUDNESS_CEILING)  # resampling and lossy codecs overshoot
+    wave = keep_peak(wave, LOUDNESS_CEILING)  # resampling and lossy codecs overshoot
     options: dict[str, object] = {}
     if bit_rate:
         low, high = _bit_rates(codec, int(rate))

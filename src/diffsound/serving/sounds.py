@@ -38,7 +38,7 @@ PREVIEW_QUALITY = 70
 
 
 class SoundStore:
-    """Sounds by unguessable id; the oldest go when there are too many bytes or they are too old."""
+    """Sounds by unguessable id; the oldest are dropped when they expire or space runs out."""
 
     def __init__(self, max_bytes: int, max_seconds: float) -> None:
         self._max_bytes = max_bytes
@@ -52,7 +52,7 @@ class SoundStore:
 
     @property
     def bytes(self) -> int:
-        """Of all sounds that are kept."""
+        """The size of all sounds that are kept."""
         return self._bytes
 
     def add(self, sound: Sound) -> str:
@@ -73,7 +73,7 @@ class SoundStore:
             return None if entry is None else entry[1]
 
     def sweep(self) -> None:
-        """Let go of what is too old or too much."""
+        """Drop sounds that are too old or too large in total."""
         with self._lock:
             oldest = time.monotonic() - self._max_seconds
             while self._sounds:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from diffsound.generation.sound import Sound
 
 
-# All sounds of a task in, those to hand out back, best first.
+# Takes all sounds of a task, returns those to hand out, best first.
 Choose = Callable[["list[Sound]"], "list[Sound]"]
 
 
@@ -43,7 +43,7 @@ class Recipe:
 
 
 class Listener:
-    """Is told how a task goes, by the threads that do the work. This one ignores it."""
+    """Is told about a task's progress by the threads that do the work. This one ignores it."""
 
     def wants_preview(self, item: int) -> bool:
         """Whether a picture of the unfinished sound is worth its cost now."""
@@ -96,9 +96,9 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        """Finished, failed, cancelled or out of time: nothing more is to be done for it."""
+        """Finished, failed, cancelled or out of time: nothing is left to do."""
         if not self.result.done() and time.monotonic() > self.deadline:
-            self.fail(TimedOutError("this took too long; ask for less, or try again later"))
+            self.fail(TimedOutError("this took too long; ask for less or try again later"))
         return self.result.done()
 
     def edit(self, pipeline: TextToSound) -> Edit | None:
@@ -148,10 +148,10 @@ class Task:
             self._release()
 
     def _release(self) -> None:
-        """Let go of the sounds and the clip: an ended task may be referred to for a while."""
+        """Release the sounds and the clip: references to an ended task may live on for a while."""
         self._sounds.clear()
         self._make_edit = self._edit = None
 
     def cancel(self) -> None:
-        """Cancel the request: a lane that works for nobody else stops at its next step."""
+        """Cancel the request: a lane that works for no other stops at its next step."""
         self.fail(CancelledError("cancelled"))

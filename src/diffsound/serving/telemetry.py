@@ -1,4 +1,4 @@
-"""What a server says about itself: a JSON log, an audit log, Prometheus metrics."""
+"""Telemetry of a server: a JSON log, an audit log, Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class _AuditFile(logging.handlers.WatchedFileHandler):
-    """Opens its file again when it was rotated away; a full disk must not stop the server."""
+    """Reopens its file after log rotation; a full disk must not stop the server."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         log("audit log failed", logging.ERROR, reason=str(sys.exc_info()[1]))

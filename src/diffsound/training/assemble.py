@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsound.audio.events import Extent, extent
 from diffsound.audio.mel import MelConfig
+from diffsound.audio.mixing import Extent, extent
 from diffsound.codec.codec import Codec
 from diffsound.codec.quantizer import first_stages
 from diffsound.config import apply_overrides, parse_config

@@ -24,9 +24,8 @@ from diffsound.decoder.config import DecoderConfig, DiffsoundConfig
 from diffsound.decoder.layers import FeedForward, SelfAttention
 from diffsound.decoder.settings import SamplingSettings
 from diffsound.errors import ConfigError, DataError
-from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
-from diffsound.text.features import CachedTextEncoder, TextFeatures
+from diffsound.text.features import CachedTextEncoder, TextEncoderConfig, TextFeatures
 from diffsound.text.mbtg import MaskedTextConfig
 from diffsound.training.assemble import load_codec, load_vocoder
 from diffsound.training.config import Share

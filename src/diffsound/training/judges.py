@@ -20,7 +20,7 @@ from diffsound.data.shards import PreparedData
 from diffsound.data.soundscape import SceneConfig, SceneMixer
 from diffsound.data.soundscape_text import Heard, Outline, caption_of
 from diffsound.errors import DataError
-from diffsound.files import atomic_write
+from diffsound.files import write_text
 from diffsound.judges.captioner import PAD, UNKNOWN, Captioner, CaptionerConfig, CaptionTokenizer
 from diffsound.judges.classifier import (
     BackboneConfig,
@@ -401,8 +401,7 @@ class CaptionerStage(Stage):
             for clip, heard in zip(batch["id"], module.caption(mel), strict=False)
         ]
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / "captions.txt") as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+        write_text(folder / "captions.txt", "".join(lines))
 
     def export_config(self) -> dict[str, Any]:
         return self.captioner.export_config()

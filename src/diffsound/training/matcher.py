@@ -15,7 +15,7 @@ from diffsound.config import Config
 from diffsound.data.datasets import TokenDataset
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError
-from diffsound.judges.matcher import Matcher, MatcherConfig, matching_loss
+from diffsound.judges.ranking import Matcher, MatcherConfig, matching_loss
 from diffsound.judges.resnet import ResNetConfig
 from diffsound.training.assemble import load_codec
 from diffsound.training.config import Share

@@ -39,6 +39,7 @@ from diffsound.files import (
     parse_json,
     read_json,
     sha256,
+    write_text,
 )
 from diffsound.weights import save_tensors
 
@@ -180,8 +181,7 @@ class RunLog:
     def __init__(self, run: Path, resume_step: int, accelerator: Accelerator) -> None:
         # Steps after the checkpoint will be repeated; their old lines would appear twice.
         kept = [entry for entry in read_log(run) if entry["step"] <= resume_step]
-        with atomic_write(run / LOG) as path:
-            path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+        write_text(run / LOG, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._stream = (run / LOG).open("a", encoding="utf-8")
         self._accelerator = accelerator
         start_tracker(accelerator, run, resume_step)
@@ -230,8 +230,7 @@ def start_tracker(accelerator: Accelerator, run: Path, resume_step: int) -> None
         raise ConfigError(f"train.log={tracker} does not work: {message}") from error
     if tracker == "mlflow":
         entry = accelerator.get_tracker("mlflow", unwrap=True).info.run_id
-    with atomic_write(run / TRACKER) as path:
-        path.write_text(json.dumps({tracker: entry}) + "\n", encoding="utf-8")
+    write_text(run / TRACKER, json.dumps({tracker: entry}) + "\n")
 
 
 def _tracked(run: Path) -> dict[str, str]:

@@ -28,7 +28,7 @@ import diffsound
 from diffsound.config import dump_yaml, flat, load_config
 from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError, InputError
-from diffsound.files import atomic_write, read_json, sha256, sweep
+from diffsound.files import make_folder, read_json, sha256, sweep, write_text
 from diffsound.training.assemble import start_from
 from diffsound.training.codec import CodecRun, CodecStage
 from diffsound.training.config import FREE_ON_RESUME, RETIRED, RunConfig
@@ -82,7 +82,7 @@ def train_config(
     facts = run_facts(config, prepared, accelerator.num_processes)
     main = accelerator.is_main_process
     if main:
-        _make_folder(folder)
+        make_folder(folder)
     accelerator.wait_for_everyone()
     try:
         with run_lock(folder) if main else nullcontext():
@@ -92,8 +92,8 @@ def train_config(
             trainer = Trainer(stage, config.train, folder, accelerator)
             if main:
                 sweep(folder)  # safe: this process holds the lock
-                _write(folder / "config.yaml", dump_yaml(config))
-                _write(folder / "run.json", json.dumps(facts, indent=1) + "\n")
+                write_text(folder / "config.yaml", dump_yaml(config))
+                write_text(folder / "run.json", json.dumps(facts, indent=1) + "\n")
             accelerator.wait_for_everyone()
             return trainer.fit(quiet=quiet)
     except OSError as error:
@@ -260,17 +260,3 @@ def _peak_bytes() -> int:
         return int(torch.cuda.max_memory_allocated())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot make the run folder {folder}: {error.strerror}; choose another --run"
-        ) from error
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

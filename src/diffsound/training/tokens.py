@@ -33,9 +33,8 @@ from diffsound.data.loaders import (
 from diffsound.data.record import Record
 from diffsound.data.shards import PreparedData, TextIndex, TokensIndex, read_index
 from diffsound.errors import DataError
-from diffsound.text.config import TextEncoderConfig
 from diffsound.text.encoders import load_text_encoder
-from diffsound.text.features import TextEncoder, TextFeatures
+from diffsound.text.features import TextEncoder, TextEncoderConfig, TextFeatures
 from diffsound.training.assemble import load_codec
 from diffsound.training.config import DataConfig, RunConfig, Share
 from diffsound.training.stage import Process, balanced_sampler, clips_of, spread, train_loader

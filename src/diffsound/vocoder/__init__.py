@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 from diffsound.audio.mel import MelConfig
 from diffsound.vocoder.config import GriffinLimConfig, ISTFTConfig, MelGANConfig, VocoderConfig
-from diffsound.vocoder.griffin_lim import GriffinLim
-from diffsound.vocoder.istft import ISTFTVocoder
-from diffsound.vocoder.melgan import MelGAN
+
+if TYPE_CHECKING:
+    from diffsound.vocoder.griffin_lim import GriffinLim
+    from diffsound.vocoder.istft import ISTFTVocoder
+    from diffsound.vocoder.melgan import MelGAN
 
 __all__ = [
     "GriffinLimConfig",
@@ -17,7 +21,7 @@ __all__ = [
     "build_vocoder",
 ]
 
-Vocoder = MelGAN | ISTFTVocoder | GriffinLim
+Vocoder: TypeAlias = "MelGAN | ISTFTVocoder | GriffinLim"
 
 
 def build_vocoder(config: MelGANConfig | ISTFTConfig | GriffinLimConfig, mel: MelConfig) -> Vocoder:
@@ -28,8 +32,14 @@ def build_vocoder(config: MelGANConfig | ISTFTConfig | GriffinLimConfig, mel: Me
     """
     match config:
         case MelGANConfig():
+            from diffsound.vocoder.melgan import MelGAN
+
             return MelGAN(config, mel)
         case ISTFTConfig():
+            from diffsound.vocoder.istft import ISTFTVocoder
+
             return ISTFTVocoder(config, mel)
         case GriffinLimConfig():
+            from diffsound.vocoder.griffin_lim import GriffinLim
+
             return GriffinLim(config, mel)

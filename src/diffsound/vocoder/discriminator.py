@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
-from diffsound.audio.stft import stft
+from diffsound.audio.mel import stft
 from diffsound.vocoder.melgan import ReflectPad, WeightNormConv1d
 
 _SLOPE = 0.2

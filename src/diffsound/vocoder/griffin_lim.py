@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diffsound.audio.mel import MelConfig, MelFrontEnd
-from diffsound.audio.stft import istft, stft, window_envelope
+from diffsound.audio.mel import MelConfig, MelFrontEnd, istft, stft, window_envelope
 from diffsound.threads import torch_threads
 from diffsound.vocoder.config import GriffinLimConfig
 

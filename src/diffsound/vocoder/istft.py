@@ -16,8 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from diffsound.audio.mel import MelConfig, denormalise, mel_basis
-from diffsound.audio.stft import istft, stft, window_envelope
+from diffsound.audio.mel import MelConfig, denormalise, istft, mel_basis, stft, window_envelope
 from diffsound.vocoder.config import ISTFTConfig
 
 QUIETEST = 1e-5  # a bin's magnitude below which its phase means nothing

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from diffsound.audio.mel import MelConfig
-from diffsound.audio.stft import reflect_pad
+from diffsound.audio.mel import MelConfig, reflect_pad
 from diffsound.errors import BundleError, ConfigError
 from diffsound.vocoder.config import MelGANConfig
 

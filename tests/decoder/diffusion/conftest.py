@@ -5,7 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from diffsound.decoder.diffusion import Schedule, cosine_schedule, linear_schedule, quarter_schedule
+from diffsound.decoder.diffusion.schedule import (
+    Schedule,
+    cosine_schedule,
+    linear_schedule,
+    quarter_schedule,
+)
 
 KINDS = ("uniform", "mask", "mask_uniform")
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from diffsound.decoder.diffusion import (
+from diffsound.decoder.diffusion.draws import (
     draw_categorical,
     filter_logits,
     guide,

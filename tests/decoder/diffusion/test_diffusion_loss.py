@@ -5,19 +5,15 @@ import math
 import pytest
 import torch
 
-from diffsound.decoder.diffusion import (
+from diffsound.decoder.diffusion.loss import (
     ImportanceSampler,
-    cosine_schedule,
     diffusion_loss,
-    linear_schedule,
-    official_schedule,
-    posterior,
     prior_kl,
-    q_xt_given_x0,
-    reverse_probs,
-    sample_xt,
     simplified_loss,
 )
+from diffsound.decoder.diffusion.official import official_schedule
+from diffsound.decoder.diffusion.process import posterior, q_xt_given_x0, reverse_probs, sample_xt
+from diffsound.decoder.diffusion.schedule import cosine_schedule, linear_schedule
 
 KINDS = ("uniform", "mask", "mask_uniform")
 SIZE, STEPS = 4, 6

@@ -6,19 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from diffsound.decoder.diffusion import (
-    Schedule,
-    cosine_schedule,
-    linear_schedule,
+from diffsound.decoder.diffusion.official import official_schedule
+from diffsound.decoder.diffusion.process import (
     log_reverse_probs,
-    official_schedule,
     posterior,
     q_xt_given_x0,
     q_xt_given_xs,
-    quarter_schedule,
     reverse_probs,
     sample_stationary,
     sample_xt,
+)
+from diffsound.decoder.diffusion.schedule import (
+    Schedule,
+    cosine_schedule,
+    linear_schedule,
+    quarter_schedule,
 )
 
 KINDS = ("uniform", "mask", "mask_uniform")

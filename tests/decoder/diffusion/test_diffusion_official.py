@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from diffsound.decoder.diffusion import (
-    official,
+from diffsound.decoder.diffusion.official import (
     official_log_x0,
     official_posterior,
     official_schedule,
     official_timesteps,
 )
+from diffsound.decoder.diffusion.samplers import official
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,21 @@ import math
 import pytest
 import torch
 
-from diffsound.decoder.diffusion import (
-    ancestral,
-    confidence,
-    linear_schedule,
-    mask_share,
-    official,
-    official_schedule,
+from diffsound.decoder.diffusion.official import official_schedule
+from diffsound.decoder.diffusion.process import (
     q_xt_given_x0,
     reverse_probs,
     sample_stationary,
     sample_xt,
+)
+from diffsound.decoder.diffusion.samplers import (
+    ancestral,
+    confidence,
+    mask_share,
+    official,
     timesteps_for,
 )
+from diffsound.decoder.diffusion.schedule import linear_schedule
 
 KINDS = ("uniform", "mask", "mask_uniform")
 SIZE = 3

@@ -30,11 +30,6 @@ from diffsound.decoder.diffusion.draws import (
     gumbel,
     uniforms,
 )
-from diffsound.decoder.diffusion.official import (
-    official_log_x0,
-    official_posterior,
-    official_timesteps,
-)
 from diffsound.decoder.diffusion.process import reverse_probs
 from diffsound.decoder.diffusion.schedule import Schedule
 
@@ -198,6 +193,12 @@ def official(
 
     start: the published code starts with every cell masked, not from p(x_T).
     """
+    from diffsound.decoder.diffusion.official import (
+        official_log_x0,
+        official_posterior,
+        official_timesteps,
+    )
+
     times = official_timesteps(schedule.steps if start_step is None else start_step, stride)
     tokens = _place(start, known, keep)
     for done, (t, t_posterior) in enumerate(times, 1):
