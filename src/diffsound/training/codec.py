@@ -32,7 +32,7 @@ from diffsound.config import Config
 from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
 from diffsound.judges.classifier import Classifier, load_classifier
-from diffsound.text.config import TextEncoderConfig
+from diffsound.text.features import TextEncoderConfig
 from diffsound.training.config import RunConfig, Share
 from diffsound.training.run_files import write_mel_pair
 from diffsound.training.stage import (
