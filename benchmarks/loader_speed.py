@@ -36,19 +36,18 @@ AUGMENT = AugmentConfig(fill="chain", speed=0.05)
 
 
 class CodecTraining:
-    """The generator's step of the small codec: mel, encode, quantize, decode, L1, AdamW."""
+    """A step of the small codec: mel, tokens, the likelihood of its texture, AdamW."""
 
     def __init__(self) -> None:
         self.front_end = MelFrontEnd(MelConfig())
         self.codec = Codec(CodecConfig.small()).train()
+        self.codec.freeze_tokens()
         self.optimizer = torch.optim.AdamW(self.codec.parameters(), lr=3e-4)
 
     def step(self, wave: torch.Tensor) -> None:
         with torch.no_grad():
             mel = self.front_end(wave)
-        out = self.codec(mel)
-        loss = (out.mel[..., : mel.shape[-1]] - mel).abs().mean()
-        loss = loss + out.codebook_loss + out.commitment_loss
+        loss = -self.codec(mel).log_prob.mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

@@ -28,10 +28,7 @@ HOURS = {
     "prepare": 0.1,
     "scenes": 0.02,
     "scenes-short": 0.01,
-    "listener": 0.2,
-    "listener-2": 0.2,
-    "codec": 0.7,
-    "seams": 0.1,
+    "codec": 1.2,
     "vocoder": 1.1,
     "decoder": 2.1,
     "ar": 1.4,
@@ -57,11 +54,6 @@ class Scale:
     defaults: tuple[str, ...] = ()
     card: Path | None = None
     scenes: int | None = None  # so many instead of the recipe's number
-
-    def config(self, *names: str) -> Path:
-        """The first of these configs there is: the tiny scale has one per kind of stage."""
-        paths = [ROOT / "configs" / self.configs / f"{name}.yaml" for name in names]
-        return next(path for path in paths if path.exists())
 
 
 SCALES = {
@@ -106,15 +98,15 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
     if data != source:
         yield Step("prepare", ("data", "prepare", str(source), "--out", str(data), "--full-band"))
 
-    def train(name: str, stage: str, configs: Sequence[str], *settings: str) -> Step:
+    def train(name: str, stage: str, *settings: str) -> Step:
         mel = () if stage in ("decoder", "matcher") else scale.mel  # these hear tokens
         chosen = [part for value in (*scale.settings, *mel, *settings) for part in ("--set", value)]
-        config = str(scale.config(*configs))
-        places = ("--config", config, "--data", str(data), "--run", str(work / name))
+        config = ROOT / "configs" / scale.configs / f"{name}.yaml"
+        places = ("--config", str(config), "--data", str(data), "--run", str(work / name))
         return Step(name, ("train", stage, *places, *chosen))
 
     def bundle(name: str, decoder: str, *options: str) -> Step:
-        parts = {"codec": "seams", "decoder": decoder, "vocoder": "vocoder"}
+        parts = {"codec": "codec", "decoder": decoder, "vocoder": "vocoder"}
         parts |= {judge: judge for judge in ("captioner", "classifier", "matcher")}
         runs = [part for key, run in parts.items() for part in (f"--{key}", str(work / run))]
         more = ("--coverage", str(data), "--name", f"{scale.configs}{name.removeprefix('bundle')}")
@@ -144,20 +136,16 @@ def recipe(source: Path, work: Path, scale: Scale) -> Iterator[Step]:
     codec, voice = work / "codec", work / "vocoder"
     defaults = [part for value in scale.defaults for part in ("--default", value)]
     card = () if scale.card is None else ("--card", str(scale.card))
-    for ear in ("listener", "listener-2"):
-        yield train(ear, "classifier", [ear, "classifier"])
-    ears = f"[{work / 'listener'}, {work / 'listener-2'}]"
-    yield train("codec", "codec", ["codec"], f"loss.perceptual.classifiers={ears}")
-    yield train("seams", "codec", ["seams"], f"init={codec}")  # the same tokens
-    yield train("vocoder", "vocoder", ["vocoder"])
+    yield train("codec", "codec")
+    yield train("vocoder", "vocoder")
     yield train(
-        "decoder", "decoder", ["decoder"],
+        "decoder", "decoder",
         f"codec={codec}", f"vocoder={voice}", mixed_in("scenes", 0.15),
     )  # fmt: skip
-    yield train("ar", "decoder", ["ar"], f"codec={codec}", f"vocoder={voice}")
-    yield train("classifier", "classifier", ["classifier"])
-    yield train("captioner", "captioner", ["captioner"])
-    yield train("matcher", "matcher", ["matcher"], f"codec={codec}", mixed_in("scenes-short", 0.12))
+    yield train("ar", "decoder", f"codec={codec}", f"vocoder={voice}")
+    yield train("classifier", "classifier")
+    yield train("captioner", "captioner")
+    yield train("matcher", "matcher", f"codec={codec}", mixed_in("scenes-short", 0.12))
     yield bundle("bundle", "decoder", *defaults, *card)
     yield bundle("bundle-ar", "ar")
 

@@ -1,12 +1,13 @@
-"""Loss terms against their definitions and hand-computed gradients."""
+"""Loss terms against their definitions and hand-computed gradients; the measure of edges."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
 
 from diffsound.codec import losses
+from diffsound.codec.losses import changes, seam_ratio
 
 
 def test_log_losses_are_equation_4() -> None:
@@ -78,19 +79,41 @@ def test_feature_matching_pulls_only_the_fake_side() -> None:
     torch.testing.assert_close(fake[0].grad, torch.full((1, 2), 0.25))
 
 
-def test_perceptual_loss_ignores_the_scale_of_features() -> None:
-    network = nn.Conv1d(4, 6, 3, bias=False)
-    mel, target = torch.rand(2, 4, 9, requires_grad=True), torch.rand(2, 4, 9)
-    loss = losses.perceptual_loss(lambda x: [network(x), 10 * network(x)], mel, target)
-    a, b = network(mel).detach(), network(target).detach()
-    expected = 0.0
-    for item in range(2):
-        for place in range(7):
-            u, v = a[item, :, place], b[item, :, place]
-            expected += float((u / u.norm() - v / v.norm()).square().sum()) / 14
-    assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
-    loss.backward()
-    assert mel.grad is not None
-    assert mel.grad.abs().sum() > 0
-    same = losses.perceptual_loss(lambda x: [network(x)], target, target)
-    assert float(same.detach()) == pytest.approx(0, abs=1e-10)
+STRIDE, BANDS = 16, 5
+
+
+def noisy() -> Tensor:
+    """Steady sounds: every band at a level of its own, with grain."""
+    generator = torch.Generator().manual_seed(0)
+    level = torch.rand(16, BANDS, 1, generator=generator) * 0.4 + 0.3
+    return level + 0.02 * torch.randn(16, BANDS, 6 * STRIDE, generator=generator)
+
+
+def stepped(mel: Tensor) -> Tensor:
+    """The same with every column shifted by a level of its own."""
+    generator = torch.Generator().manual_seed(1)
+    shifts = 0.1 * torch.randn(*mel.shape[:2], mel.shape[2] // STRIDE, generator=generator)
+    return mel + shifts.repeat_interleave(STRIDE, dim=2)
+
+
+def test_edges_show_where_columns_step() -> None:
+    smooth, rough = (seam_ratio(changes(mel, STRIDE)) for mel in (noisy(), stepped(noisy())))
+    assert smooth == pytest.approx(1.0, abs=0.1)
+    assert rough > 3
+
+
+def test_changes_against_a_plain_loop() -> None:
+    mel = stepped(noisy())
+    mel[0, :, 20:30] = 0.0  # not heard
+    sums = [[0.0, 0], [0.0, 0]]
+    for item in mel:
+        for frame in range(1, item.shape[1]):
+            pair = item[:, frame - 1 : frame + 1]
+            if bool((pair.amax(0) > 0.15).all()):
+                kind = sums[0 if frame % STRIDE == 0 else 1]
+                kind[0] += float((pair[:, 1] - pair[:, 0]).abs().mean())
+                kind[1] += 1
+    torch.testing.assert_close(
+        changes(mel, STRIDE), torch.tensor(sums, dtype=torch.float64), atol=1e-5, rtol=1e-5
+    )
+    assert seam_ratio(changes(torch.zeros(1, BANDS, 64), STRIDE)) == 0.0

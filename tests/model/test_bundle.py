@@ -89,6 +89,17 @@ def test_newer_format(folder: Path) -> None:
     refused(folder, "pip install --upgrade")
 
 
+def test_a_codec_of_the_first_generation(folder: Path) -> None:
+    codec = json.loads((folder / "config.json").read_text())["codec"]
+    codec["model"]["backbone"] = {
+        "kind": "conv1d", "widths": [128, 384], "depths": [1, 4], "strides": [16], "kernel": 7,
+        "expansion": 3, "latent": 128, "linear": True, "texture": {"controls": 2, "grain": True},
+        "seams": {"width": 256, "reach": 4, "steady": 0.05},
+    }  # fmt: skip
+    change(folder, format_version=1, codec=codec)
+    refused(folder, "made by an earlier version.*build the bundle again")
+
+
 def test_unknown_key(folder: Path) -> None:
     change(folder, vocodre={})
     refused(folder, "unknown key 'vocodre'; did you mean 'vocoder'")

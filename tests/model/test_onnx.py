@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from diffsound.audio.mel import MelConfig
-from diffsound.codec import Codec, CodecConfig
-from diffsound.codec.config import FrameTextureConfig, SeamsConfig
+from diffsound.codec import Codec
+from diffsound.codec.config import FrameTextureConfig
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.contract import Choice
 from diffsound.decoder.diffsound import Diffsound
@@ -27,7 +27,6 @@ from diffsound.model.bundle import Bundle
 from diffsound.model.onnx_export import (
     OPSET,
     AnyLength,
-    CodecDecoder,
     ISTFTNetwork,
     MelGANNetwork,
     export_network,
@@ -215,23 +214,6 @@ def test_melgan_is_exported_without_its_weight_norm(tmp_path: Path) -> None:
     mel = torch.rand(1, 80, 9)
     with torch.no_grad():
         torch.testing.assert_close(Session(path)(mel=mel), vocoder(mel), atol=1e-5, rtol=1e-4)
-
-
-def test_a_codec_with_seams(tmp_path: Path) -> None:
-    config = CodecConfig.tiny()
-    backbone = config.backbone.model_copy(update={"seams": SeamsConfig(width=8, reach=2)})
-    codec = Codec(config.model_copy(update={"backbone": backbone})).eval().requires_grad_(False)
-    torch.nn.init.normal_(codec.decoder.seams.last.weight)
-    batch = torch.export.Dim("batch")
-    columns = torch.export.Dim("columns", min=8, max=1000)
-    path, tokens = tmp_path / "codec.onnx", torch.zeros(2, codec.rows, 9, dtype=torch.long)
-    export_network(
-        CodecDecoder(codec), {"tokens": tokens}, {"tokens": {0: batch, 2: columns}}, path
-    )
-    tokens = torch.randint(0, codec.codebook_size, (1, codec.rows, 30))
-    torch.testing.assert_close(
-        Session(path)(tokens=tokens), codec.decode(tokens), atol=1e-5, rtol=1e-4
-    )
 
 
 def test_a_codec_that_draws_textures(tmp_path: Path, tiny_bundle: Bundle) -> None:

@@ -1,7 +1,7 @@
 """The VQ-VAE (section III-B): mel-spectrogram to tokens and back."""
 
 from diffsound.codec.codec import Codec, CodecOutput
-from diffsound.codec.config import CodecConfig, Conv1dConfig, Conv2dConfig, QuantizerConfig
+from diffsound.codec.config import CodecConfig, Conv2dConfig, LinearConfig, QuantizerConfig
 from diffsound.codec.quantizer import CodebookHealth, codebook_health
 
 __all__ = [
@@ -9,8 +9,8 @@ __all__ = [
     "Codec",
     "CodecConfig",
     "CodecOutput",
-    "Conv1dConfig",
     "Conv2dConfig",
+    "LinearConfig",
     "QuantizerConfig",
     "codebook_health",
 ]

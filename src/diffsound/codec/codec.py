@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.codec.config import CodecConfig, Conv2dConfig, LinearConfig
-from diffsound.codec.conv1d import Conv1dDecoder, Conv1dEncoder, PatchDecoder, PatchEncoder
 from diffsound.codec.quantizer import Quantized, build_quantizer
 from diffsound.errors import InputError
 
@@ -40,6 +39,35 @@ class CodecOutput:
     log_prob: Tensor | None = None
 
 
+class PatchEncoder(nn.Module):
+    """mel [B, n_mels, L] in [-1, 1] → latent [B, C, 1, L / stride], one linear map per column."""
+
+    def __init__(self, config: LinearConfig, n_mels: int) -> None:
+        super().__init__()
+        stride = config.time_stride
+        self.patches = nn.Conv1d(n_mels, config.latent, stride, stride=stride)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        return self.patches(mel)[:, :, None]
+
+
+class PatchDecoder(nn.Module):
+    """latent [B, C, 1, L'] → mel [B, n_mels, L' · stride], one linear map per column."""
+
+    def __init__(self, config: LinearConfig, n_mels: int) -> None:
+        super().__init__()
+        stride = config.time_stride
+        self.patches = nn.ConvTranspose1d(config.latent, n_mels, stride, stride=stride)
+
+    @property
+    def last_layer(self) -> Tensor:
+        """The weight at which VQGAN balances the adversarial gradient."""
+        return self.patches.weight
+
+    def forward(self, latent: Tensor) -> Tensor:
+        return self.patches(latent[:, :, 0])
+
+
 class Codec(nn.Module):
     """Mels [B, n_mels, L] in [0, 1] to token grids [B, F', L'] and back.
 
@@ -58,14 +86,10 @@ class Codec(nn.Module):
             from diffsound.codec.conv2d import Conv2dDecoder, Conv2dEncoder
 
             self.encoder: nn.Module = Conv2dEncoder(backbone)
-            self.decoder: Conv2dDecoder | Conv1dDecoder | PatchDecoder = Conv2dDecoder(backbone)
-        elif isinstance(backbone, LinearConfig):
+            self.decoder: Conv2dDecoder | PatchDecoder = Conv2dDecoder(backbone)
+        else:
             self.encoder = PatchEncoder(backbone, config.n_mels)
             self.decoder = PatchDecoder(backbone, config.n_mels)
-        else:
-            encoder = PatchEncoder if backbone.linear else Conv1dEncoder
-            self.encoder = encoder(backbone, config.n_mels)
-            self.decoder = Conv1dDecoder(backbone, config.n_mels)
         quantizer = config.quantizer
         # The projections to and from the codes see one cell, or a whole column as one long cell.
         self.by_column = quantizer.layout in ("product", "residual")
@@ -89,13 +113,6 @@ class Codec(nn.Module):
         for part in (self.encoder, self.quant_conv, self.quantizer):
             part.requires_grad_(False)
         self.train(self.training)
-
-    def freeze_all_but_seams(self) -> None:
-        """From now on train only what takes the steps between columns out."""
-        self.freeze_tokens()
-        self.requires_grad_(False)
-        if isinstance(self.decoder, Conv1dDecoder) and self.decoder.seams is not None:
-            self.decoder.seams.requires_grad_(True)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -148,19 +165,14 @@ class Codec(nn.Module):
         """The first rows of tokens, [B, k, L'] → a rough mel [B, n_mels, L' · time_stride].
 
         For a judge who is to compare what is not finished: the sum of the codes that are there,
-        through the linear part of the decoder alone where it has one. A small part of what
-        `decode` costs.
+        without texture. A small part of what `decode` costs.
         """
         if not 1 <= tokens.shape[1] <= self.rows or not self.sketches:
             raise InputError(
                 f"a sketch needs the first 1 to {self.rows} rows of residual tokens, "
                 f"not {list(tokens.shape)} of a '{self.config.quantizer.layout}' codec"
             )
-        codes = self.quantizer.lookup(self._checked(tokens))
-        decoder = self.decoder
-        if isinstance(decoder, Conv1dDecoder) and decoder.patches is not None:
-            return (decoder.linear(self._latent(codes)) + 1) / 2
-        return self._decode(codes)
+        return self._decode(self.quantizer.lookup(self._checked(tokens)))
 
     @property
     def sketches(self) -> bool:
@@ -182,21 +194,14 @@ class Codec(nn.Module):
         self,
         mel: Tensor,
         generator: torch.Generator | None = None,
-        jitter: float = 0.0,
         text: Tensor | None = None,
     ) -> CodecOutput:
         """Reconstruct mel [B, n_mels, L] through its tokens, with the terms of the loss (eq. 2–3).
 
-        generator: for the restart of unused codes, quantizer dropout and jitter (default: torch's
-            own). jitter: spread of noise on the latent before it is coded, up to this much of it in
-            each item: its columns then agree no better than those that a token decoder draws.
+        generator: for the restart of unused codes and quantizer dropout (default: torch's own).
         text: pooled, [B, text_dim], for the texture; zeros for none.
         """
         latent = self._encode(mel)
-        if jitter:
-            noise = torch.randn(latent.shape, generator=generator)
-            share = torch.rand(len(latent), 1, 1, 1, generator=generator)
-            latent = latent + (jitter * share * noise).to(latent)
         quantized = self._quantize(latent, generator)
         weights = self.config.quantizer
         return CodecOutput(
@@ -260,12 +265,8 @@ class Codec(nn.Module):
 
     def _decode(self, codes: Tensor) -> Tensor:
         """codes [B, P, d, L'] → mel [B, n_mels, L' · time_stride]."""
-        return (self.decoder(self._latent(codes)) + 1) / 2
-
-    def _latent(self, codes: Tensor) -> Tensor:
-        """codes [B, P, d, L'] → what the decoder takes, [B, C, F'', L']."""
         codes = codes.flatten(1, 2)[:, :, None] if self.by_column else codes.transpose(1, 2)
         latent: Tensor = self.post_quant_conv(codes)
         if self.by_column:
             latent = latent[:, :, 0].unflatten(1, (self.config.latent_rows, -1)).transpose(1, 2)
-        return latent
+        return (self.decoder(latent) + 1) / 2

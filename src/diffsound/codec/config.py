@@ -66,74 +66,6 @@ class Conv2dConfig(Config):
         return prod(frequency for frequency, _ in self.strides)
 
 
-class TextureConfig(Config):
-    """A small network over the decoded mel as an image, which adds what columns cannot: texture.
-
-    controls: maps of the mel's size by which the decoder tells it what to do where.
-    layers: 3×3 convolutions of `width` channels between its first and its last.
-    grain: add the noise itself too, as strongly as the decoder says for each frame and band.
-    """
-
-    controls: Count = 2
-    width: Width = 16
-    layers: Count = 2
-    grain: bool = False
-
-
-class SeamsConfig(Config):
-    """A small network that takes out the steps between columns: `seams.py`.
-
-    width: of its two inner layers. reach: frames on either side of an edge that it may change.
-    steady: mean change of the bands from one column to the next, as a share of the mel's range, at
-        which it does a third of what it does where nothing changes.
-    """
-
-    width: Width = 256
-    reach: Count = 4
-    steady: Annotated[float, Field(gt=0, le=1e3)] = 0.05
-
-
-class Conv1dConfig(Config):
-    """ConvNeXt blocks over time with the mel bands as channels: cheap on a CPU.
-
-    widths, depths: channels and blocks of each level; level 0 runs at the frame rate.
-    strides: time strides between the levels.
-    expansion: width of a block's inner layer as a multiple of its own.
-    linear: the encoder is one linear map of the frames of a column; its transpose goes beside the
-        decoder's blocks, which start by adding nothing. See `principal.py` for where they begin.
-    texture: what comes after the decoder's last layer, if anything.
-    seams: what comes after that, if anything.
-    """
-
-    kind: Literal["conv1d"] = "conv1d"
-    widths: Annotated[tuple[Width, ...], Field(max_length=MAX_LEVELS)] = (128, 256)
-    depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_LEVELS)] = (1, 4)
-    strides: Annotated[tuple[Count, ...], Field(max_length=MAX_LEVELS)] = (4,)
-    kernel: Count = 7
-    expansion: Count = 3
-    latent: Width = 128
-    linear: bool = False
-    texture: TextureConfig | None = None
-    seams: SeamsConfig | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Conv1dConfig:
-        levels = len(self.widths)
-        if len(self.depths) != levels or len(self.strides) != levels - 1:
-            raise ValueError(
-                f"{levels} widths need {levels} depths and {levels - 1} strides, "
-                f"not {len(self.depths)} and {len(self.strides)}"
-            )
-        if self.kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd, not {self.kernel}")
-        return self
-
-    @property
-    def time_stride(self) -> int:
-        """Frames per column of the grid."""
-        return prod(self.strides)
-
-
 class LinearConfig(Config):
     """One linear map per column and one back; `principal.py` computes both from mels.
 
@@ -145,7 +77,7 @@ class LinearConfig(Config):
     latent: Width = 128
 
 
-BackboneConfig = Annotated[Conv2dConfig | Conv1dConfig | LinearConfig, Field(discriminator="kind")]
+BackboneConfig = Annotated[Conv2dConfig | LinearConfig, Field(discriminator="kind")]
 
 
 class FrameTextureConfig(Config):
@@ -293,14 +225,7 @@ class CodecConfig(Config):
         """The bundled model's: 16 frames a column, 8 residual codes of 512 each, cheap on a CPU."""
         return cls(
             n_mels=n_mels,
-            backbone=Conv1dConfig(
-                widths=(128, 384),
-                depths=(1, 4),
-                strides=(16,),
-                latent=128,
-                linear=True,
-                texture=TextureConfig(grain=True),
-            ),
+            backbone=LinearConfig(time_stride=16, latent=128),
             quantizer=QuantizerConfig(
                 layout="residual",
                 rows=8,
@@ -310,6 +235,7 @@ class CodecConfig(Config):
                 commitment_weight=0.25,
                 beam=8,
             ),
+            texture=FrameTextureConfig(memory=(16, 64), skewed=True, fewest_rows=8, guidance=6.0),
         )
 
     @classmethod
@@ -317,7 +243,7 @@ class CodecConfig(Config):
         """For tests: trains a step in milliseconds."""
         return cls(
             n_mels=n_mels,
-            backbone=Conv1dConfig(widths=(16, 24), depths=(1, 1), kernel=3, expansion=2, latent=24),
+            backbone=LinearConfig(time_stride=4, latent=24),
             quantizer=QuantizerConfig(
                 layout="product",
                 rows=4,

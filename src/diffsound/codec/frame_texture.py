@@ -22,7 +22,6 @@ from torch.distributions import Categorical, LowRankMultivariateNormal
 from torch.nn import functional as F
 
 from diffsound.codec.config import FrameTextureConfig
-from diffsound.codec.conv1d import ConvNeXtBlock
 
 # Deviations are counted in steps of 3 dB (of the mel's 100 dB), about their spread.
 UNIT = 0.03
@@ -43,6 +42,24 @@ class TextureNoise(NamedTuple):
     own: Tensor
     shared: Tensor
     gumbel: Tensor
+
+
+class ConvNeXtBlock(nn.Module):
+    """[B, C, L] → the same: depthwise convolution, then a two-layer network at every frame."""
+
+    def __init__(self, channels: int, kernel: int, expansion: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv1d(channels, channels, kernel, padding=kernel // 2, groups=channels)
+        self.norm = nn.LayerNorm(channels)
+        self.expand = nn.Linear(channels, channels * expansion)
+        self.contract = nn.Linear(channels * expansion, channels)
+        # A small start keeps a deep stack near the identity, where it trains well.
+        self.scale = nn.Parameter(torch.full((channels,), 0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.depthwise(x).transpose(1, 2))
+        h = self.contract(F.gelu(self.expand(h)))
+        return x + (h * self.scale).transpose(1, 2)
 
 
 class FrameTexture(nn.Module):

@@ -1,8 +1,8 @@
-"""The terms of the codec's training loss (eq. 2–4), as plain functions."""
+"""The terms of the codec's training loss (eq. 2–4), and the measure of its columns' edges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -12,6 +12,8 @@ from torch.nn import functional as F
 # "log" is eq. 4 as written; its gradient fades where the discriminator is sure, which
 # "non_saturating" avoids; "hinge" is what the published code trains with.
 AdversarialKind = Literal["log", "non_saturating", "hinge"]
+
+HEARD = 0.15  # of the mel's range; below it nothing is heard
 
 
 def reconstruction_loss(mel: Tensor, target: Tensor) -> Tensor:
@@ -67,17 +69,21 @@ def feature_matching_loss(real: Sequence[Tensor], fake: Sequence[Tensor]) -> Ten
     return torch.stack(distances).mean()
 
 
-def perceptual_loss(
-    features: Callable[[Tensor], Sequence[Tensor]], mel: Tensor, target: Tensor
-) -> Tensor:
-    """Squared differences of channel-normalised features, averaged over places and stages.
+def changes(mel: Tensor, stride: int) -> Tensor:
+    """How much mels [B, n_mels, L] change from frame to frame where they are heard, [2, 2] float64.
 
-    features: any network from mels [B, n_mels, L] to a list of [B, C, …] feature maps.
+    Sum and number of the changes across edges, then of those within columns. `seam_ratio` reads it;
+    those of several mels are added.
     """
-    with torch.no_grad():
-        wanted = features(target)
-    distances = [
-        (F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum(1).mean()
-        for a, b in zip(wanted, features(mel), strict=True)
-    ]
-    return torch.stack(distances).mean()
+    change = mel.diff(dim=2).abs().mean(1).double()  # [B, L - 1]
+    heard = mel.amax(1) > HEARD
+    heard = heard[:, 1:] & heard[:, :-1]
+    edge = torch.arange(1, mel.shape[2], device=mel.device) % stride == 0
+    found = [(change * chosen, chosen) for chosen in (heard & edge, heard & ~edge)]
+    return torch.stack([torch.stack([values.sum(), chosen.sum()]) for values, chosen in found])
+
+
+def seam_ratio(found: Tensor) -> float:
+    """Mean change across edges to that within columns, of `changes`; 1 where edges do not show."""
+    edge, inner = found[:, 0] / found[:, 1].clamp_min(1)
+    return float(edge / inner.clamp_min(1e-12))

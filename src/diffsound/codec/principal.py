@@ -16,9 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from diffsound.codec.codec import Codec
-from diffsound.codec.config import Conv1dConfig, LinearConfig
-from diffsound.codec.conv1d import Conv1dDecoder, PatchDecoder, PatchEncoder
+from diffsound.codec.codec import Codec, PatchDecoder, PatchEncoder
 from diffsound.codec.quantizer import ResidualQuantizer
 from diffsound.errors import ConfigError, DataError
 
@@ -38,10 +36,8 @@ def principal_start(
     encoder, decoder, quantizer = codec.encoder, codec.decoder, codec.quantizer
     backbone = codec.config.backbone
     if not (
-        isinstance(backbone, Conv1dConfig | LinearConfig)
-        and isinstance(encoder, PatchEncoder)
-        and isinstance(decoder, Conv1dDecoder | PatchDecoder)
-        and decoder.patches is not None
+        isinstance(encoder, PatchEncoder)
+        and isinstance(decoder, PatchDecoder)
         and isinstance(quantizer, ResidualQuantizer)
         and codec.config.quantizer.code_dim == backbone.latent
     ):
@@ -78,12 +74,6 @@ def principal_start(
             book.fit((rest @ basis.T @ basis)[None], ROUNDS, generator)
         for book in books[coarse:]:
             rest = rest - book.lookup(book.nearest(rest[None]))[0]
-    if isinstance(decoder, PatchDecoder):
-        return
-    if decoder.texture is not None and decoder.texture.grain is not None:
-        lost = patches - decoder.patches(encoder(patches)[:, :, 0] - rest[..., None])
-        grain = decoder.texture.grain
-        _set(grain, torch.zeros_like(grain.weight), lost.std((0, 2)))
 
 
 def deal(directions: int, rows: int) -> list[list[int]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from diffsound.audio.mixing import frame_rms, integrated_loudness
-from diffsound.codec.seams import changes, seam_ratio
+from diffsound.codec.losses import changes, seam_ratio
 from diffsound.evaluation.metrics import RESAMPLES, TAILS, Score
 
 TOP = (1, 5)  # "recognised" means among this many likeliest classes
@@ -186,7 +186,7 @@ class Facts:
     offset_db: the constant part in dB of full scale. silence: share of frames of 20 ms below
     -60 dB of full scale. loudness: LUFS, None for silence. spectrum: share of the clip's energy in
     third-octave bands [bands], all zero for silence. cut: it ends within the clip without dying
-    away. changes: of its mel at the columns' edges and elsewhere (`codec/seams.py`).
+    away. changes: of its mel at the columns' edges and elsewhere (`codec/losses.py`).
     """
 
     clipped: bool

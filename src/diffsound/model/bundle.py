@@ -311,8 +311,8 @@ def load_codec(source: str | Path | None = None) -> tuple[Codec, MelConfig, str]
 
 def codec_fingerprint(part: CodecPart, codec: Codec) -> str:
     """A name for the tokens a codec gives: codecs that differ in their decoding only share it."""
-    decoding: dict[str, Any] = {"model": {"backbone": {"seams"}, "texture": True}}
-    return fingerprint(part.model_dump(mode="json", exclude=decoding), codec.token_state())
+    config = part.model_dump(mode="json", exclude={"model": {"texture"}})
+    return fingerprint(config, codec.token_state())
 
 
 def describe(folder: str | Path | None) -> dict[str, Any]:

@@ -97,11 +97,23 @@ def read_config(folder: str | Path) -> BundleConfig:
             f"{folder} has format {version}, this diffsound reads up to {FORMAT_VERSION}: "
             "pip install --upgrade diffsound"
         )
+    if _backbone(data) == "conv1d":
+        raise BundleError(
+            f"{folder} was made by an earlier version: this diffsound no longer reads its codec "
+            "(backbone conv1d); build the bundle again, or use the version that made it"
+        )
     try:
         # An older format is a part of this one: what it leaves out has its default.
         return parse_config(BundleConfig, data | {"format_version": FORMAT_VERSION}, str(path))
     except ConfigError as error:
         raise BundleError(str(error)) from error
+
+
+def _backbone(data: object) -> object:
+    """The kind of the codec's backbone in a `config.json` that may hold anything."""
+    for key in ("codec", "model", "backbone", "kind"):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
 
 
 def check_fit(config: BundleConfig) -> None:

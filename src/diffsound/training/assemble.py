@@ -109,9 +109,9 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
     """Put the weights of a run or bundle into `modules`, whose first is the stage's product.
 
     The product takes the exported weights. A codec may have fewer residual codes than its origin,
-    of which it takes the first, and a texture and seams, which start from random weights. Other
-    players take theirs from that run's newest checkpoint, or start from random weights if it has
-    none (a codec trained without a discriminator).
+    of which it takes the first, and a texture, which starts from random weights. Other players take
+    theirs from that run's newest checkpoint, or start from random weights if it has none (a codec
+    trained without a discriminator).
     """
     product, *others = modules
     if is_bundle(source):
@@ -122,9 +122,7 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
             raise BundleError(f"{source} holds a {found}, it cannot start a {kind}")
     if isinstance(codec := modules[product], Codec):
         fresh = {
-            name: own
-            for name, own in codec.state_dict().items()
-            if ".texture." in name or ".seams." in name
+            name: own for name, own in codec.state_dict().items() if name.startswith("texture.")
         }
         state = {**fresh, **first_stages(state, codec.rows)}
     load_into(modules[product], state, str(source))

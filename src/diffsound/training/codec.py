@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,18 +20,17 @@ from diffsound.codec.losses import (
     AdversarialKind,
     adaptive_weight,
     adversarial_loss,
+    changes,
     discriminator_loss,
     feature_matching_loss,
-    perceptual_loss,
     reconstruction_loss,
+    seam_ratio,
 )
 from diffsound.codec.principal import principal_start
 from diffsound.codec.quantizer import codebook_health
-from diffsound.codec.seams import changes, seam_loss, seam_ratio
 from diffsound.config import Config
 from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
-from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.text.features import TextEncoderConfig
 from diffsound.training.config import RunConfig, Share
 from diffsound.training.run_files import write_mel_pair
@@ -64,30 +63,15 @@ class CodecAdversarial(AdversarialSchedule):
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
 
 
-class CodecPerceptual(Config):
-    """Distance between a classifier's features of the original and of the reconstruction.
-
-    classifiers: runs of `train classifier`, used in turn, one per step, so that the codec cannot
-        exploit the weakness of a single one. A classifier that later scores the result must not be
-        among them.
-    """
-
-    classifiers: Annotated[tuple[str, ...], Field(min_length=1)]
-    weight: NonNegativeFloat = 0.1
-
-
 class CodecLoss(Config):
     """Weights of the codec's loss; the weights of the codebook terms belong to the quantizer.
 
-    seams: of the squared distance between the mels' steps from column to column (not in the paper).
     likelihood: of the negative log density of the mel given its tokens, in nats per cell; for a
         codec with `texture` (not in the paper).
     """
 
     l1: NonNegativeFloat = 1.0
     likelihood: NonNegativeFloat = 0.0
-    seams: NonNegativeFloat = 0.0
-    perceptual: CodecPerceptual | None = None
     adversarial: CodecAdversarial | None = None
 
 
@@ -96,14 +80,11 @@ class CodecRun(RunConfig):
 
     frames: length of the random crops to train on.
     principal: number of batches whose principal components and k-means give the first weights (a
-        codec with `backbone.linear`; 0: random weights).
+        codec with a linear backbone; 0: random weights).
     coarse_rows: with `principal`, number of rows that code the whole column; each row after them
         codes a part of what is left (None: every row codes the whole).
     freeze_tokens: train the decoder's half only (with `init`), so that existing tokens, and token
         decoders trained on them, stay valid.
-    seams_only: train only the part that removes the steps between columns (with `init`).
-    jitter: standard deviation of noise on the latent before it is quantized. For comparison: the
-        small codec's eight codes of 512 have a quantization error of 0.2.
     text_encoder: for a codec whose texture is told what it is to sound like; captions that the data
         has not encoded yet are. text: the encoder's fingerprint, filled in when the run starts.
     text_dropout: share of the windows whose text is withheld.
@@ -118,8 +99,6 @@ class CodecRun(RunConfig):
     principal: NonNegativeInt = 0
     coarse_rows: PositiveInt | None = None
     freeze_tokens: bool = False
-    seams_only: bool = False
-    jitter: NonNegativeFloat = 0.0
     augment: AugmentConfig = AugmentConfig()
     text_encoder: TextEncoderConfig | None = None
     text: str | None = None
@@ -139,12 +118,6 @@ class CodecRun(RunConfig):
             raise ValueError("loss.likelihood needs codec.texture")
         if self.freeze_tokens and self.init is None and not self.principal:
             raise ValueError("freeze_tokens needs init or principal, which give tokens to keep")
-        if self.seams_only and (
-            self.init is None
-            or not self.loss.seams
-            or getattr(self.codec.backbone, "seams", None) is None
-        ):
-            raise ValueError("seams_only needs init, codec.backbone.seams and loss.seams")
         if self.principal and self.init is not None:
             raise ValueError("a run starts from init or from principal, not from both")
         texture = self.codec.texture
@@ -182,8 +155,6 @@ class CodecStage(Stage):
             self.metric = "nll"
         if config.freeze_tokens:
             self.codec.freeze_tokens()
-        if config.seams_only:
-            self.codec.freeze_all_but_seams()
         self.players = {"codec": Player.of(self.codec, config.train)}
         self.adversarial = config.loss.adversarial
         if self.adversarial is not None:
@@ -194,11 +165,6 @@ class CodecStage(Stage):
                 rival.betas,
                 rival.weight_decay,
             )
-        self.listeners: list[Classifier] = []
-        if config.loss.perceptual is not None:
-            self.listeners = [load_classifier(run) for run in config.loss.perceptual.classifiers]
-            for listener in self.listeners:
-                listener.check_mel(config.mel)
         # Training does not need the front end's last digits, and they triple its time.
         self.front_end = MelFrontEnd(config.mel, precise=False)
         hop = config.mel.hop_length
@@ -227,15 +193,13 @@ class CodecStage(Stage):
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)
         self.front_end.to(device)
-        for listener in self.listeners:
-            listener.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         weights = self.config.loss
         with torch.no_grad():
             mel = self.front_end(batch["wave"])  # [B, n_mels, frames]
         text = self._text(batch, moment.generator)
-        made = self.prepared["codec"](mel, moment.generator, self.config.jitter, text)
+        made = self.prepared["codec"](mel, moment.generator, text)
         rebuilt = made.mel.float()
         l1 = reconstruction_loss(rebuilt, mel)
         loss = weights.l1 * l1
@@ -245,15 +209,6 @@ class CodecStage(Stage):
             nll = -(made.log_prob * near).sum() / near.sum().clamp_min(1)
             loss = loss + weights.likelihood * nll
             logs["nll"] = nll
-        if weights.seams:
-            seams = seam_loss(rebuilt, mel, self.codec.time_stride)
-            loss = loss + weights.seams * seams
-            logs["seams"] = seams
-        if weights.perceptual is not None:
-            listener = self.listeners[moment.step % len(self.listeners)]
-            distance = perceptual_loss(listener.maps, rebuilt, mel)
-            loss = loss + weights.perceptual.weight * distance
-            logs["perceptual"] = distance
         strength = self.adversarial.strength(moment) if self.adversarial else 0.0
         if self.adversarial is not None and strength:
             term, more = self._adversarial(self.adversarial, mel, rebuilt, loss)
