@@ -266,6 +266,7 @@ class BatchEngine:
                     task.listener.on_preview(item, pipeline, tokens[place])
 
         try:
+            make: Callable[..., list[Sound]]
             if first.varied:
                 make = functools.partial(
                     pipeline.variations, jobs[0].prompt, len(jobs), seed=jobs[0].seed
