@@ -90,6 +90,9 @@ def build(
         typer.Option(help="The decoder's training data; sounds then say how well it knows them."),
     ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", "-f", help="Replace the bundle in that folder.")
+    ] = False,
 ) -> None:
     """Join finished training runs into a bundle."""
     from diffsound.judges import JUDGES
@@ -107,6 +110,7 @@ def build(
         judges={kind: judge for kind, judge in runs if judge is not None},
         coverage=coverage,
         half=half,
+        overwrite=overwrite,
     )
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")
