@@ -360,13 +360,12 @@ def _load_stage(folder: Path, stage: str, config: BundleConfig) -> dict[str, Ten
 
 
 def _find_judges(folder: Path, config: BundleConfig) -> dict[JudgeKind, Path]:
-    """The folders of the judges it lists; nothing in them may lead out of the bundle."""
-    found = judges_in(folder).items()
-    judges = {kind: judge for kind, judge in found if f"{kind}/{MODEL}" in config.files}
+    """The folders of the judges it lists; nothing in any judge's may lead out of the bundle."""
+    judges = judges_in(folder)
     for kind in judges:
         for name in (CONFIG, MODEL):
             _member(folder, f"{kind}/{name}")
-    return judges
+    return {kind: judge for kind, judge in judges.items() if f"{kind}/{MODEL}" in config.files}
 
 
 def _read_card(folder: Path) -> str:
