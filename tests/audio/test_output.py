@@ -12,10 +12,10 @@ from diffsound.audio.events import trim_silence
 from diffsound.audio.mixing import integrated_loudness, level_db, widen
 from diffsound.errors import AudioError, InputError
 from diffsound.evaluation.checks import third_octaves
+from diffsound.evaluation.loops import seam
 from diffsound.generation.edits import at_one_level
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.sound import Sound
-from seam_support import seam
 
 RATE = 22050
 
