@@ -10,7 +10,7 @@ WORK   ?= runs/model
 # One process per core; the tests use one thread each.
 PYTEST_ARGS ?= -n auto
 
-.PHONY: sound model paper test golden attack lint types check audit sbom dist docs clean
+.PHONY: sound model paper test golden attack lint types check audit hashed-install sbom dist docs clean
 
 sound: $(VENV)/.core
 	@$(BIN)/diffsound generate "$(TEXT)" --output-dir "$(OUT)" --spectrogram
@@ -56,6 +56,14 @@ attack: $(VENV)/.dev
 audit: $(VENV)/.core
 	$(PIP) install pip-audit
 	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip --strict
+
+# The install with checksums that SECURITY.md describes, in an environment that is thrown away.
+hashed-install:
+	rm -rf build/hashed && python3.11 -m venv build/hashed
+	build/hashed/bin/pip install --quiet --require-hashes -r hashes.txt
+	build/hashed/bin/pip install --quiet --no-deps --no-build-isolation .
+	build/hashed/bin/diffsound --version
+	rm -rf build/hashed
 
 sbom: $(VENV)/.dev
 	$(BIN)/python tools/dependencies.py --sbom > sbom.json

@@ -35,6 +35,7 @@ from server_load import PROMPTS, report, server
 
 GROWTH, HEALTH_MS = 1.05, 100.0  # at most
 PROBE_SECONDS, SAMPLE_SECONDS = 0.1, 2.0
+ROWS = 15  # of the table of memory over time, about
 
 
 class Client:
@@ -145,6 +146,7 @@ def main() -> int:
     seconds = 60 * given.minutes
     found: Queue[list[float]] = multiprocessing.Queue()
     samples: list[tuple[float, float]] = []
+    moments: list[float] = []  # seconds since the start, of each sample
     with server(given.bundle) as url:
         prober = multiprocessing.Process(target=probe, args=(url, seconds, found))
         prober.start()
@@ -155,6 +157,7 @@ def main() -> int:
             thread.start()
         while time.monotonic() < end:
             samples.append(memory_mb(url))
+            moments.append(time.monotonic() - end + seconds)
             time.sleep(SAMPLE_SECONDS)
         times = sorted(found.get())
         for process in (prober, *threads):
@@ -183,6 +186,11 @@ def main() -> int:
         f"p99 of /healthz at most {HEALTH_MS:g} ms": p99 <= HEALTH_MS,
         f"no 5xx {failed or ''}".rstrip(): not failed,
     }
+    if not given.json:
+        print("    minute  resident MB  kept for callers MB  MB besides")
+        for at in range(0, len(samples), max(1, len(samples) // ROWS)):
+            resident, kept = samples[at]
+            print(f"{moments[at] / 60:10.1f}  {resident:11.1f}  {kept:19.1f}  {own[at]:10.1f}")
     return 0 if report(results, verdicts, as_json=given.json) else 1
 
 

@@ -1,12 +1,23 @@
 """Files appear whole or not at all, and only regular files are read."""
 
+import itertools
 import os
 import stat
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from diffsound.files import atomic_write, open_regular, read_text, sha256
+from crash_support import Plan, kill_at_change
+from diffsound.files import (
+    REPLACING,
+    atomic_files,
+    atomic_write,
+    open_regular,
+    read_text,
+    settle,
+    sha256,
+)
 
 
 def test_replaces_on_success(tmp_path: Path) -> None:
@@ -73,3 +84,42 @@ def test_a_text_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     assert read_text(path, limit=8) == "éééé"
     with pytest.raises(OSError, match="more than"):
         read_text(path, limit=7)
+
+
+def test_files_are_replaced_together_whenever_the_writer_is_killed(tmp_path: Path) -> None:
+    """Killed before each change of the folder in turn, until none is left: all old, or all new."""
+    names = ("a", "b", "part/c")
+    seen = set()
+    for change in itertools.count(1):
+        folder = tmp_path / str(change)
+        (folder / "part").mkdir(parents=True)
+        for name in names:
+            (folder / name).write_text("old")
+        child = os.fork()
+        if child == 0:
+            kill_at_change(Plan(str(folder), kill_at_change=change), Counter())
+            with atomic_files(folder) as new:
+                (new / "part").mkdir()
+                for name in names:
+                    (new / name).write_text("new")
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        settle(folder)
+        assert not (folder / REPLACING).exists()
+        (content,) = {(folder / name).read_text() for name in names}
+        seen.add(content)
+        if not os.WIFSIGNALED(status):
+            break
+    assert change > 12
+    assert seen == {"old", "new"}
+
+
+def test_settling_writes_nothing_through_a_link(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "bundle", tmp_path / "outside"
+    (folder / REPLACING / "part").mkdir(parents=True)
+    outside.mkdir()
+    (folder / "part").symlink_to(outside)
+    (folder / REPLACING / "part" / "x").write_text("hostile")
+    with pytest.raises(OSError, match="goes through a link"):
+        settle(folder)
+    assert list(outside.iterdir()) == []

@@ -22,6 +22,7 @@ from diffsound.errors import InputError
 MAX_TEXT_BYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
 TEMPORARY = ".tmp-"  # how the names of unfinished files and folders begin
+REPLACING = ".replacing"  # a folder of finished files on the way to their places
 
 
 @contextmanager
@@ -70,6 +71,44 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def atomic_files(folder: Path) -> Iterator[Path]:
+    """An empty folder; when the block ends, its files replace those of `folder`, all or none.
+
+    It is decided when that folder is renamed: a writer killed before has changed nothing. What one
+    killed later has left to do is done by `settle`, which readers call first.
+    """
+    settle(folder)
+    temporary = Path(tempfile.mkdtemp(dir=folder, prefix=TEMPORARY))
+    try:
+        yield temporary
+        for path in (temporary, *temporary.rglob("*")):
+            if path.is_file():
+                make_public(path)
+            sync(path)
+        temporary.rename(folder / REPLACING)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(folder)
+    settle(folder)
+
+
+def settle(folder: str | Path) -> None:
+    """Finish what an interrupted `atomic_files` had decided; nothing goes through a link."""
+    ready = Path(folder) / REPLACING
+    if not ready.is_dir():
+        return
+    for path in [path for path in ready.rglob("*") if not path.is_dir()]:
+        name = path.relative_to(ready).as_posix()
+        target = member(folder, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another reader has just moved it
+            member(folder, f"{REPLACING}/{name}").replace(target)
+        sync(target.parent)
+    shutil.rmtree(ready, ignore_errors=True)
 
 
 def sweep(folder: str | Path, older_than: float = 0.0) -> None:

@@ -30,8 +30,8 @@ from diffsound.data.clip import PreparedClip, PrepareSettings
 from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
 from diffsound.data.shards import ClipsIndex, read_index, read_sidecar
-from diffsound.files import sha256, sweep
-from diffsound.model.bundle import verify
+from diffsound.files import REPLACING, sha256, sweep
+from diffsound.model.bundle import copy_bundle, verify
 from diffsound.training import run_files
 from diffsound.weights import load_export
 
@@ -51,6 +51,12 @@ class Command:
 
     def arguments(self, inputs: Path, out: Path) -> list[str]:
         raise NotImplementedError
+
+    def ended_well(self, ending: Ending) -> bool:
+        return ending.code == 0
+
+    def begin(self, inputs: Path, out: Path) -> None:
+        """What is there before the first run."""
 
     def check(self, out: Path, whole: Path) -> None:
         """What must hold after every interruption; whole: the folder of a run without any."""
@@ -105,8 +111,27 @@ class Build(Command):
                 "--captioner", str(inputs / "captioner")]  # fmt: skip
 
     def check(self, out: Path, whole: Path) -> None:
-        if (out / "config.json").exists():
+        if (out / "config.json").exists() or (out / REPLACING).exists():
             assert verify(out) == []
+
+    def ended_well(self, ending: Ending) -> bool:
+        """A kill after the decision leaves a finished bundle, which is not built again."""
+        return super().ended_well(ending) or "already holds a bundle" in ending.output
+
+
+class Rebuild(Build):
+    """Another bundle in the place of an old one: always one of them, whole."""
+
+    name = "bundle build in place"
+
+    def arguments(self, inputs: Path, out: Path) -> list[str]:
+        return [*super().arguments(inputs, out), "--no-half", "--overwrite"]
+
+    def begin(self, inputs: Path, out: Path) -> None:
+        copy_bundle(inputs / "bundle", out)
+
+    def check(self, out: Path, whole: Path) -> None:
+        assert verify(out) == []
 
 
 class Train(Command):
@@ -139,7 +164,10 @@ class Train(Command):
         assert not list(out.glob(".*"))
 
 
-COMMANDS = {command.name: command for command in (Prepare(), Batch(), Build(), *map(Train, STAGES))}
+COMMANDS = {
+    command.name: command
+    for command in (Prepare(), Batch(), Build(), Rebuild(), *map(Train, STAGES))
+}
 
 
 def noise(number: int) -> np.ndarray:
@@ -192,7 +220,7 @@ def inputs(
 
 def finish(forks: ForkServer, command: Command, inputs: Path, out: Path) -> Ending:
     ending = forks.run(command.arguments(inputs, out), Plan(str(out)))
-    assert ending.code == 0, ending.output
+    assert command.ended_well(ending), ending.output
     return ending
 
 
@@ -201,11 +229,13 @@ def test_a_killed_command_is_resumed_to_the_same_bytes(
     name: str, forks: ForkServer, inputs: Path, tmp_path: Path
 ) -> None:
     command, whole = COMMANDS[name], tmp_path / "whole"
+    command.begin(inputs, whole)
     reference = finish(forks, command, inputs, whole)
     places = random.Random(f"{name} {EXAMPLES}")
     kills = folders = 0
     while kills < KILLS:
         out = tmp_path / f"out-{folders}"
+        command.begin(inputs, out)
         while True:
             if kills % 2:
                 plan = Plan(str(out), kill_after=places.uniform(0, reference.seconds))
@@ -215,7 +245,7 @@ def test_a_killed_command_is_resumed_to_the_same_bytes(
             ending = forks.run(command.arguments(inputs, out), plan)
             command.check(out, whole)
             if not ending.was_killed:
-                assert ending.code == 0, ending.output
+                assert command.ended_well(ending), ending.output
                 break
             kills += 1
             if kills >= KILLS:
@@ -227,11 +257,12 @@ def test_a_killed_command_is_resumed_to_the_same_bytes(
 
 
 # All stages save with the same code: the long run goes through each of them.
-@pytest.mark.parametrize("name", COMMANDS if EXAMPLES else [*COMMANDS][:4])
+@pytest.mark.parametrize("name", COMMANDS if EXAMPLES else [*COMMANDS][:5])
 def test_a_failing_disk_is_one_line_and_the_next_run_gives_the_same_bytes(
     name: str, forks: ForkServer, inputs: Path, tmp_path: Path
 ) -> None:
     command, whole = COMMANDS[name], tmp_path / "whole"
+    command.begin(inputs, whole)
     reference = finish(forks, command, inputs, whole)
     places = random.Random(f"{name} {EXAMPLES}")
     errors = [("ENOSPC", "write"), ("EIO", "write"), ("ENOSPC", "create"), ("EIO", "fsync"),
@@ -239,6 +270,7 @@ def test_a_failing_disk_is_one_line_and_the_next_run_gives_the_same_bytes(
     refused = 0
     for trial in range(FAULTS):
         out = tmp_path / f"out-{trial}"
+        command.begin(inputs, out)
         fault, operation = errors[trial % len(errors)]
         number = places.randint(1, max(1, reference.counts.get(operation, 0)))
         plan = Plan(str(out), fault=fault, operation=operation, number=number)
@@ -252,6 +284,7 @@ def test_a_failing_disk_is_one_line_and_the_next_run_gives_the_same_bytes(
         if ending.code == 2:
             finish(forks, command, inputs, out)
         command.same(out, whole)
+    command.begin(inputs, tmp_path / "s")
     short = forks.run(command.arguments(inputs, tmp_path / "s"), Plan(str(tmp_path), fault="short"))
     assert short.code == 0, short.output
     command.same(tmp_path / "s", whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from diffsound.data.published import audioset_labels
 from diffsound.data.shards import PreparedData, read_fields, read_sidecar
 from diffsound.data.tables import SourceReport, read_jsonl
 from diffsound.evaluation.ears import load_ear
-from diffsound.evaluation.listening import Key, parse_ratings, read_key
+from diffsound.evaluation.listening import Key, Ratings, keep_ratings, parse_ratings, read_key
 from diffsound.evaluation.recognise import read_prompts
 from diffsound.evaluation.sets import check_same, read_examples
 from diffsound.files import sha256
@@ -137,6 +138,20 @@ JSON_READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "log of a run": ("log.jsonl", read_log),
     "header of an export": ("config.json", read_header),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*HOSTILE_JSON, "ten gigabytes"])
+def test_hostile_ratings_on_disk_are_refused_and_stay(kind: str, tmp_path: Path) -> None:
+    """The listening server answers such an error with one line, and keeps serving."""
+    path = tmp_path / "ratings" / "x.json"
+    path.parent.mkdir()
+    path.write_bytes(HOSTILE_JSON.get(kind, b""))
+    if kind == "ten gigabytes":
+        os.truncate(path, 10**10)
+    size = path.stat().st_size
+    with pytest.raises((OSError, ValueError)):
+        keep_ratings(tmp_path, Ratings(test="t", listener="x", ratings={}))
+    assert path.stat().st_size == size
 
 
 @pytest.mark.parametrize("kind", HOSTILE_JSON)

@@ -11,10 +11,10 @@ import soundfile
 from diffsound.audio.mixing import integrated_loudness, level_db, trim_silence, widen
 from diffsound.errors import AudioError, InputError
 from diffsound.evaluation.checks import third_octaves
+from diffsound.evaluation.loops import seam
 from diffsound.generation.edits import at_one_level
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.sound import Sound
-from seam_support import seam
 
 RATE = 22050
 

@@ -86,8 +86,17 @@ def test_seeds_of_rows_without_one_depend_on_the_prompt_alone(tmp_path: Path) ->
         ("p.jsonl", '{"prompt": "a", "seed": -1}', "'seed'"),
         ("p.jsonl", '{"prompt": "a", "candidates": 1000000}', "'candidates'"),
         ("p.jsonl", '{"prompt": "a", "candidates": 3, "keep": 0}', "'keep'"),
-        ("p.jsonl", '{"prompt": "a", "candidates": 3, "keep": 4}', "would keep 4 of 3"),
-        ("p.jsonl", '{"prompt": "a", "keep": 2}', "would keep 2 of 1"),
+        (
+            "p.jsonl",
+            '{"prompt": "a", "candidates": 3, "keep": 4}',
+            "line 1: keep must .* 3; not 4",
+        ),
+        ("p.jsonl", '{"prompt": "a", "keep": 2}', "line 1: keep must .* 1; not 2"),
+        ("p.jsonl", '{"prompt": "a", "variations": 1}', "'variations'"),
+        ("p.jsonl", '{"prompt": "a", "variations": 2, "loop": true}', "without candidates, keep"),
+        ("p.jsonl", '{"prompt": "a", "loop": true, "trim": true}', "line 1: trim would open"),
+        ("p.csv", "prompt,rate\nrain,1\n", "'rate'"),
+        ("p.csv", "prompt,bit_depth\nrain,20\n", "'16', '24'"),
         ("p.jsonl", '{"prompt": "a", "name": "../x"}', "'name'"),
         ("p.jsonl", '{"prompt": "a", "name": ".hidden"}', "'name'"),
         ("p.jsonl", "\n\n", "no prompts"),
@@ -110,6 +119,12 @@ def test_bad_files_are_named_with_their_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_depth_that_the_format_cannot_hold_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", {"prompt": "a"}, {"prompt": "b", "bit_depth": "32f"})
+    with pytest.raises(DataError, match=r"line 2: 32 bits in .flac cannot be written"):
+        read_requests(path, "flac")
+
+
 def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read"):
         read_requests(tmp_path / "none.jsonl", "wav")
@@ -129,8 +144,8 @@ def test_names_that_differ_in_case_only_are_one_file_on_some_machines(tmp_path: 
     st.text(),
 )
 def test_keys_tell_every_request_apart(pairs: list[tuple[str, int]], context: str) -> None:
-    requests = {pair: RowTask(1, pair[0], (pair[1],), ("x.wav",), {}) for pair in pairs}
-    keys = {request.key(0, context) for request in requests.values()}
+    requests = {pair: RowTask(1, pair[0], (pair[1],), ("x.wav",), {}, {}) for pair in pairs}
+    keys = {request.key(0, [context]) for request in requests.values()}
     assert len(keys) == len(requests)
     first = next(iter(requests.values()))
-    assert first.key(0, context) != first.key(0, context + "x")
+    assert first.key(0, [context]) != first.key(0, [context + "x"])

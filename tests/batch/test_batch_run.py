@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from diffsound.audio.io import read_audio
+from diffsound.audio.io import describe_audio, read_audio
 from diffsound.audio.mixing import integrated_loudness
 from diffsound.batch import manifest
 from diffsound.batch.rows import read_requests
@@ -130,9 +130,33 @@ def test_rows_that_fail_are_listed_and_take_no_other_with_them(
     assert not (tmp_path / "out" / "failures.jsonl").exists()
 
 
+def test_rows_have_their_own_files_and_variations(tmp_path: Path, tiny_folder: Path) -> None:
+    rows = [
+        {"prompt": "rain", "seed": 1, "rate": 48000, "channels": 2, "bit_depth": "24"},
+        {"prompt": "a knock", "seed": 5, "variations": 3, "duration": 0.6, "name": "knock"},
+        {"prompt": "rain", "seed": 2},
+    ]
+    out = tmp_path / "out"
+    report = generate_batch(write(tmp_path, rows), out, bundle=tiny_folder, rate=44100)
+    assert report == BatchReport(made=5, kept=0, failures=())
+    assert ", 48000 Hz, stereo, WAV (Signed 24 bit PCM)" in describe_audio(out / "rain-1.wav")
+    assert ", 44100 Hz, mono, WAV (Signed 16 bit PCM)" in describe_audio(out / "rain-2.wav")
+    pipeline = TextToSound.from_pretrained(tiny_folder)
+    takes = pipeline.variations("a knock", 3, seed=5, duration=0.6)
+    for number, take in enumerate(takes, 1):
+        assert (out / f"knock-{number}.wav").read_bytes() == take.encode("wav", rate=44100)
+    # A lost variation is made again with the others, which it depends on.
+    (out / "knock-2.wav").unlink()
+    report = generate_batch(write(tmp_path, rows), out, bundle=tiny_folder, rate=44100)
+    assert report == BatchReport(made=3, kept=2, failures=())
+    # Another rate is another file, for the row that has none of its own.
+    report = generate_batch(write(tmp_path, rows), out, bundle=tiny_folder, rate=32000)
+    assert (report.made, report.kept) == (4, 1)
+
+
 def test_a_failure_is_tried_once_more(tmp_path: Path, tiny_folder: Path) -> None:
     """The first attempt asks for 999 steps, which fails; the second for what the row says."""
-    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", {}, "")
+    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", ())
     attempts: list[int] = []
 
     class Flaky:
@@ -233,7 +257,7 @@ def test_what_workers_get_survives_the_way_to_them(tmp_path: Path, tiny_folder: 
 
     rows = [{"prompt": "rain", "seed": 1, "candidates": 2}, {"prompt": "odd", "steps": 999}]
     requests = read_requests(write(tmp_path, rows), "wav")
-    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", {}, "context")
+    maker = Maker(str(tmp_path), str(tiny_folder), "cpu", "torch", ("context",))
     code = (
         "import pickle, sys; maker, chunks = pickle.load(sys.stdin.buffer); "
         "sys.stdout.buffer.write(pickle.dumps([maker(chunk) for chunk in chunks]))"
@@ -248,7 +272,7 @@ def test_what_workers_get_survives_the_way_to_them(tmp_path: Path, tiny_folder: 
     assert [failure.line for failure in failed.failures] == [2]
     again = pickle.loads(pickle.dumps(requests[0]))
     assert again == requests[0]
-    assert made.made[1]["key"] == again.key(1, "context")
+    assert made.made[1]["key"] == again.key(1, ("context",))
 
 
 def test_formats_and_loudness(tmp_path: Path, tiny_folder: Path) -> None:
@@ -301,7 +325,7 @@ def test_chunks_make_the_same_files_as_rows_alone(tmp_path: Path, tiny_folder: P
     made = {}
     for name, chunks in (("alone", [[r] for r in requests]), ("together", [requests])):
         (tmp_path / name).mkdir()
-        maker = Maker(str(tmp_path / name), str(tiny_folder), "cpu", "torch", {}, "")
+        maker = Maker(str(tmp_path / name), str(tiny_folder), "cpu", "torch", ())
         outcomes = [maker(chunk) for chunk in chunks]
         assert [f.line for outcome in outcomes for f in outcome.failures] == [3]
         made[name] = contents(tmp_path / name)
@@ -312,7 +336,7 @@ def test_chunks_make_the_same_files_as_rows_alone(tmp_path: Path, tiny_folder: P
 def test_a_stopped_maker_writes_nothing(tmp_path: Path, tiny_folder: Path) -> None:
     requests = read_requests(write(tmp_path, [{"prompt": "rain"}]), "wav")
     (tmp_path / "out").mkdir()
-    maker = Maker(str(tmp_path / "out"), str(tiny_folder), "cpu", "torch", {}, "")
+    maker = Maker(str(tmp_path / "out"), str(tiny_folder), "cpu", "torch", ())
     with pytest.raises(Interrupted):
         maker(requests, lambda: True)
     assert contents(tmp_path / "out") == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -105,3 +106,15 @@ def test_the_documented_table_config_is_valid() -> None:
     for number in range(2, 8):
         (row,) = re.findall(rf"^\| {number} \|.*$", text, flags=re.M)
         assert set(re.findall(r"`([^`]+)`", row)) == set(paper_table(number).models)
+
+
+def test_loops_are_compared_with_sounds_that_just_end(tmp_path: Path, tiny_folder: Path) -> None:
+    figures = tmp_path / "seams.json"
+    head, *rows = evaluate(
+        "loops", tiny_folder, "--prompt", "rain", "--prompt", "wind", "--seconds", "1",
+        "--json", figures,
+    ).splitlines()  # fmt: skip
+    assert head.split() == ["worst", "level", "spectrum", "dip", "jump", "plain"]
+    for row, told in zip(json.loads(figures.read_text()), rows, strict=True):
+        assert told.split() == [row["prompt"], *(f"{row[name]:.2f}" for name in head.split())]
+        assert row["worst"] == max(row[name] for name in ("level", "spectrum", "dip", "jump"))

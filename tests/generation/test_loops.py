@@ -10,11 +10,11 @@ import torch
 
 import diffsound
 from diffsound.errors import InputError
+from diffsound.evaluation.loops import seam
 from diffsound.generation.jobs import Job
 from diffsound.generation.loops import close, cross_fade, seam_known, wrapped
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.scenes import mix, plan_scene, timed_voices
-from seam_support import seam
 
 RATE = 22050
 

@@ -13,6 +13,7 @@ from diffsound.batch.rows import BatchRow
 from diffsound.decoder.settings import SamplingSettings
 from diffsound.errors import InputError
 from diffsound.generation.settings import (
+    OUTPUT,
     SETTINGS,
     TAKES,
     GenerationDefaults,
@@ -25,9 +26,10 @@ from diffsound.generation.settings import (
     limits,
     short_name,
 )
-from diffsound.serving.schemas import Drawing, GenerateRequest
+from diffsound.serving.schemas import Drawing, GenerateNow
 
-NAMES = [*SETTINGS, *TAKES]
+ALL = SETTINGS | TAKES | OUTPUT
+NAMES = list(ALL)
 
 
 def test_the_keywords_of_a_call_are_the_settings() -> None:
@@ -41,7 +43,7 @@ def test_the_keywords_of_a_call_are_the_settings() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_setting_is_described_and_bounded(name: str) -> None:
-    field = (SETTINGS | TAKES)[name]
+    field = ALL[name]
     assert field.description
     assert field.description.endswith(".")
     kinds = {*get_args(field.annotation), field.annotation} & {int, float}
@@ -51,18 +53,18 @@ def test_every_setting_is_described_and_bounded(name: str) -> None:
 def test_every_surface_offers_every_setting() -> None:
     short = {short_name(name) for name in NAMES}
     assert set(BatchRow.model_fields) == {"prompt", "name", "folder"} | short
-    assert set(GenerateRequest.model_fields) >= set(NAMES)
-    assert set(Drawing.model_fields) >= set(NAMES) - {"duration", "keep"}
+    assert set(GenerateNow.model_fields) >= set(NAMES)
+    assert set(Drawing.model_fields) >= {*SETTINGS, *TAKES} - {"duration", "keep", "variations"}
     assert set(GenerationDefaults.model_fields) == {*SETTINGS, "backend"}
     flags = {name.replace("_", "-") for name in short}
     assert option_names("generate") >= flags
     assert option_names("batch") >= flags - {"seed"}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if limits((SETTINGS | TAKES)[name])])
+@pytest.mark.parametrize("name", [name for name in NAMES if limits(ALL[name])])
 def test_bounds_are_the_same_everywhere(name: str) -> None:
-    wanted = limits((SETTINGS | TAKES)[name])
-    assert limits(GenerateRequest.model_fields[name]) == wanted
+    wanted = limits(ALL[name])
+    assert limits(GenerateNow.model_fields[name]) == wanted
     assert limits(BatchRow.model_fields[short_name(name)]) == wanted
 
 

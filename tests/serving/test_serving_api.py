@@ -94,6 +94,21 @@ def test_candidates_as_json(client: TestClient, pipeline: TextToSound) -> None:
     assert client.post("/v1/generate", json=body).status_code == 406
 
 
+def test_variations_are_the_pipelines(client: TestClient, pipeline: TextToSound) -> None:
+    body = {"prompt": "a knock", "seed": 5, "variations": 3, "duration": 0.6}
+    takes = pipeline.variations("a knock", 3, seed=5, duration=0.6)
+    answer = client.post("/v1/generate", json=body, headers=JSON).json()
+    assert [sound["seed"] for sound in answer["sounds"]] == [5, 6, 7]
+    for sound, take in zip(answer["sounds"], takes, strict=True):
+        made = read(base64.b64decode(sound["audio"]))
+        np.testing.assert_allclose(made, take.wave, atol=1e-4)
+    job = client.post("/v1/jobs", json=body).json()
+    told = events(client, job["events_url"])
+    assert [data["item"] for name, data in told if name == "sound"] == [0, 1, 2]
+    assert told[-1][0] == "done"
+    assert client.post("/v1/generate", json=body).status_code == 406
+
+
 @pytest.fixture(scope="module")
 def ranking(ranking_folder: Path) -> Iterator[tuple[TestClient, TextToSound]]:
     """A server whose bundle can choose among candidates."""
@@ -189,6 +204,11 @@ def test_layers_of_a_scene(client: TestClient) -> None:
     assert sound["settings"]["layered"] is True
     stems = [read(client.get(layer["url"]).content) for layer in sound["layers"]]
     np.testing.assert_allclose(sum(stems), read(client.get(sound["url"]).content), atol=2e-4)
+    asked = {"format": "flac", "rate": 48000, "channels": 2, "bit_depth": "24"}
+    with soundfile.SoundFile(
+        io.BytesIO(client.get(sound["layers"][1]["url"], params=asked).content)
+    ) as file:
+        assert (file.samplerate, file.channels, file.subtype) == (48000, 2, "PCM_24")
     for number in ("0", "3", "x"):
         answer = client.get(f"{sound['url']}/layers/{number}")
         assert answer.status_code == (404 if number == "3" else 422)
@@ -326,6 +346,11 @@ BAD_BODIES = [
     ({"prompt": "rain", "truncation": 0}, "truncation"),
     ({"prompt": "rain", "format": "aiff"}, "format"),
     ({"prompt": "rain", "loudness": 5}, "loudness"),
+    ({"prompt": "rain", "variations": 1}, "variations"),
+    ({"prompt": "rain", "variations": 9}, "variations"),
+    ({"prompt": "rain", "variations": 2, "num_candidates": 2}, "variations must be given without"),
+    ({"prompt": "rain", "variations": 2, "loop": True}, "variations must be given without"),
+    ({"prompt": "rain", "trim": True, "loop": True}, "trim would open the loop"),
     ({"prompt": "rain", "magic": 1}, "magic"),
 ]
 

@@ -9,14 +9,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from playwright.sync_api import Page, expect
 
 from diffsound.audio.io import encode_audio, read_audio
 from diffsound.generation.pipeline import TextToSound
 from serving_support import live_server, make_app
-from web_support import PATIENCE, READY, OpenPage, entries, make, menu, sounds
+from web_support import PATIENCE, READY, OpenPage, choose, entries, make, menu, sounds, until
 
 pytestmark = pytest.mark.browser
+
+# What leaves the page when the newest sound is dragged out of it.
+DRAGGED = """() => {
+    const dataTransfer = new DataTransfer();
+    const grip = document.querySelector('.grip');
+    grip.dispatchEvent(new DragEvent('dragstart', {dataTransfer, bubbles: true}));
+    const [file] = dataTransfer.files;
+    return {
+        url: dataTransfer.getData('DownloadURL'), name: file.name, size: file.size,
+        draggable: grip.draggable,
+    };
+}"""
 
 
 def downloaded(page: Page, click: str, path: Path) -> Path:
@@ -183,22 +196,50 @@ def test_a_file_is_dragged_in(visit: OpenPage) -> None:
 def test_a_result_is_dragged_out_as_a_file(visit: OpenPage) -> None:
     page = visit()
     make(page, "a dog", seed="3")
-    dragged = page.evaluate(
-        """() => {
-            const dataTransfer = new DataTransfer();
-            const grip = document.querySelector('.grip');
-            grip.dispatchEvent(new DragEvent('dragstart', {dataTransfer, bubbles: true}));
-            const [file] = dataTransfer.files;
-            return {
-                url: dataTransfer.getData('DownloadURL'), name: file.name, size: file.size,
-                draggable: grip.draggable,
-            };
-        }"""
-    )
+    dragged = page.evaluate(DRAGGED)
     assert dragged["draggable"]
     assert dragged["url"].startswith("audio/wav:a-dog-3.wav:blob:")
     assert dragged["name"] == "a-dog-3.wav"
     assert dragged["size"] == entries(page)[0]["bytes"]
+
+
+def test_every_download_is_written_as_the_drawer_says(visit: OpenPage, tmp_path: Path) -> None:
+    page = visit()
+    make(page, "a dog barks", takes=2, seed="3")
+    page.locator(".download").first.click()
+    expect(page.locator("[data-format=wav]").first).to_have_text("WAV 22.05 kHz, mono, 16 bit")
+    page.locator(".file-settings").first.click()
+    expect(page.locator("#settings [name=rate]")).to_be_focused()
+    page.keyboard.press("Escape")
+    choose(page, rate="48000", channels="2", bit_depth="32f", trim="true", loudness="-30")
+    page.reload()  # they are about the visitor's work, and stay
+    expect(page.locator(READY)).to_have_count(2)
+    expect(page.locator("#changed")).to_have_text("5")
+
+    def kind(data: Path | bytes) -> tuple[int, int, str]:
+        with soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else data) as file:
+            return file.samplerate, file.channels, file.subtype
+
+    for format, told, subtype in (
+        ("wav", "48 kHz, stereo, 32 bit float, trimmed, -30 LUFS", "FLOAT"),
+        ("flac", "48 kHz, stereo, 24 bit, trimmed, -30 LUFS", "PCM_24"),
+        ("ogg", "48 kHz, stereo, trimmed, -30 LUFS", "VORBIS"),
+    ):
+        page.locator(".download").first.click()
+        item = page.locator(f"[data-format={format}]").first
+        expect(item.locator("small")).to_have_text(told)
+        with page.expect_download() as wanted:
+            item.click()
+        wanted.value.save_as(tmp_path / f"x.{format}")
+        assert kind(tmp_path / f"x.{format}") == (48000, 2, subtype)
+    with zipfile.ZipFile(downloaded(page, ".group .zip", tmp_path / "x.zip")) as archive:
+        assert {kind(archive.read(name)) for name in archive.namelist()} == {(48000, 2, "FLOAT")}
+    page.locator(".grip").first.hover()
+    until(page, f"({DRAGGED})().size > 200000")  # 1 s of these settings are 384 kB
+    page.click("#open-settings")
+    page.click("#reset-settings")
+    page.keyboard.press("Escape")
+    assert page.evaluate("localStorage.getItem('diffsound-files')") == "{}"
 
 
 def test_settings_are_used_again(visit: OpenPage) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, expect
 
-from diffsound.audio.io import encode_audio, read_audio
+from diffsound.audio.io import describe_audio, encode_audio, read_audio
 from diffsound.generation.pipeline import TextToSound
 from diffsound.model.bundle import Bundle
 from diffsound.serving.app import WEB, create_app
@@ -227,6 +227,11 @@ def test_a_scene_shows_its_layers(visit: OpenPage, tiny_bundle: Bundle, tmp_path
         wanted.value.save_as(tmp_path / "stem.wav")
         assert wanted.value.suggested_filename.endswith("-layer1.wav")
         assert np.abs(read_audio(tmp_path / "stem.wav", 22050)).max() > 0
+        choose(page, rate="44100")
+        with page.expect_download() as wanted:
+            layers.nth(0).get_by_role("button").click()
+        wanted.value.save_as(tmp_path / "stem.wav")
+        assert ", 44100 Hz, mono" in describe_audio(tmp_path / "stem.wav")
         make(page, "a dog barks")
         expect(page.locator(".layers:visible")).to_have_count(1)
 

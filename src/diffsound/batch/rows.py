@@ -9,26 +9,34 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field, create_model
 
+from diffsound.audio.io import check_encoding
 from diffsound.config import Config, parse_config, shown
-from diffsound.errors import ConfigError, DataError
+from diffsound.errors import ConfigError, DataError, DiffsoundError
 from diffsound.files import parse_json, read_text
 from diffsound.generation.settings import (
     MAX_SEED,
+    OUTPUT,
     SETTINGS,
     SHORT_SEEDS,
     TAKES,
+    GivenOutput,
     GivenSettings,
+    OutputSettings,
+    check_takes,
     optional,
+    renamed,
     short_name,
     slug,
 )
+
+_COLUMNS = TAKES | SETTINGS | OUTPUT
 
 
 class _Named(Config):
@@ -47,12 +55,15 @@ if TYPE_CHECKING:
         seed: int | None
         candidates: int | None
         keep: int | None
+        variations: int | None
+        loop: bool | None
+        trim: bool | None
 
 else:
     BatchRow = create_model(
         "BatchRow",
         __base__=_Named,
-        **{short_name(name): optional(field) for name, field in (TAKES | SETTINGS).items()},
+        **{short_name(name): optional(field) for name, field in _COLUMNS.items()},
     )
 
 
@@ -62,6 +73,7 @@ class RowTask:
 
     line: the row's line in the file of prompts. seeds: one per candidate. files: one per seed;
     with `keep`, one per place among the best, since only the ranker knows whose they will be.
+    output: how the files are written. varied: the sounds are variations of the first one.
     """
 
     line: int
@@ -69,19 +81,26 @@ class RowTask:
     seeds: tuple[int, ...]
     files: tuple[str, ...]
     settings: GivenSettings
+    output: GivenOutput
     keep: int | None = None
+    varied: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether its sounds depend on each other, so that none can be made alone."""
+        return self.varied or self.keep is not None
 
     @property
     def group(self) -> tuple[Any, ...]:
         """Equal for requests that can run in one micro-batch."""
         rest: dict[str, Any] = dict(self.settings)
         first = rest.pop("duration", None), rest.pop("negative_prompt", None)
-        return (*first, tuple(sorted(rest.items())))
+        return (*first, tuple(sorted(rest.items())), *([self.line] if self.varied else []))
 
-    def key(self, place: int, context: str) -> str:
+    def key(self, place: int, context: Sequence[str | None]) -> str:
         """The identity of one of its sounds; `context` is what else they depend on."""
-        chosen = self.seeds[place] if self.keep is None else [self.seeds, self.keep, place]
-        parts = [self.prompt, chosen, *self.group, context]
+        chosen = [self.seeds, self.keep, place] if self.whole else self.seeds[place]
+        parts = [self.prompt, chosen, *self.group[:3], json.dumps([*context, self.output])]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -107,11 +126,11 @@ def read_requests(
             raise DataError(str(error)) from error
         occurrence = repeats.setdefault(row.prompt, 0)
         repeats[row.prompt] += 1
-        if row.keep is not None and row.keep > (row.candidates or 1):
-            raise DataError(
-                f"{path}, line {line} would keep {row.keep} of {row.candidates or 1} candidates"
-            )
-        request = _request(line, row, occurrence, file_format)
+        try:
+            check_takes(row.candidates or 1, row.keep, row.variations, loop=row.loop)
+            request = _request(line, row, occurrence, file_format)
+        except DiffsoundError as error:
+            raise DataError(f"{path}, line {line}: {renamed(str(error), short_name)}") from error
         if folders:
             request = replace(request, files=_in_folder(row, request.files))
         elif row.folder is not None:
@@ -130,7 +149,13 @@ def read_requests(
 
 def _request(line: int, row: BatchRow, occurrence: int, file_format: str) -> RowTask:
     seed = _seed(row.prompt, occurrence) if row.seed is None else row.seed
-    seeds = tuple((seed + place) % (MAX_SEED + 1) for place in range(row.candidates or 1))
+    count = row.variations or row.candidates or 1
+    seeds = tuple((seed + place) % (MAX_SEED + 1) for place in range(count))
+    output = cast(GivenOutput, _given(row, OUTPUT))
+    settings = OutputSettings(**output)
+    check_encoding(file_format, settings.bits, settings.rate or 22050)
+    if row.loop and row.trim:
+        raise DataError("trim would open the loop; leave it out")
     if row.keep is None and row.name is None:
         stems = [f"{slug(row.prompt)}-{one}" for one in seeds]
     else:
@@ -140,8 +165,10 @@ def _request(line: int, row: BatchRow, occurrence: int, file_format: str) -> Row
         prompt=row.prompt,
         seeds=seeds,
         files=tuple(f"{stem}.{file_format}" for stem in stems),
-        settings=given_settings(row),
+        settings=cast(GivenSettings, _given(row, SETTINGS)),
+        output=output,
         keep=row.keep,
+        varied=row.variations is not None,
     )
 
 
@@ -156,10 +183,10 @@ def _in_folder(row: BatchRow, files: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}.{ending}" if folder else f"{name}.{ending}" for name in names)
 
 
-def given_settings(row: BatchRow) -> GivenSettings:
-    """The settings that a row has, by Python's names."""
-    values = {name: getattr(row, short_name(name)) for name in SETTINGS}
-    return cast(GivenSettings, {name: v for name, v in values.items() if v is not None})
+def _given(row: BatchRow, names: Iterable[str]) -> dict[str, Any]:
+    """Those of these settings that a row has, by Python's names."""
+    values = {name: getattr(row, short_name(name)) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _numbered(stem: str, count: int) -> list[str]:

@@ -8,7 +8,6 @@ whichever engine: this machine with a lane per core, or Ray over many of them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffsound.audio.io import audio_seconds, check_encoding
+from diffsound.audio.io import audio_seconds
 from diffsound.batch import manifest
 from diffsound.batch.lanes import Lanes
 from diffsound.batch.pack import PACK_LOUDNESS, check_pack, write_pack
@@ -27,7 +26,6 @@ from diffsound.files import make_folder, sha256, sweep
 from diffsound.generation.settings import (
     FORMATS,
     OUTPUT,
-    GivenOutput,
     OutputSettings,
     check,
     renamed,
@@ -86,8 +84,7 @@ class Maker:
     bundle: str | None
     device: str
     backend: str | None
-    output: GivenOutput
-    context: str
+    context: tuple[str | None, ...]
 
     def prepare(self) -> None:
         """Load the model into this process."""
@@ -131,6 +128,13 @@ class Maker:
                 raise Interrupted
 
         first = requests[0]
+        if first.varied:  # the only one: its group is its own
+            count, seed = len(first.seeds), first.seeds[0]
+            return [
+                pipeline.variations(
+                    first.prompt, count, seed=seed, callback=on_step, **first.settings
+                )
+            ]
         sounds = iter(
             pipeline.run_jobs(
                 [Job(clean_prompt(r.prompt), seed) for r in requests for seed in r.seeds],
@@ -147,13 +151,13 @@ class Maker:
     def _save(self, sound: Sound, request: RowTask, place: int) -> manifest.Entry:
         path = Path(self.folder) / request.files[place]
         path.parent.mkdir(exist_ok=True)  # a pack has folders
-        sound.save(path, **self.output)
+        sound.save(path, **request.output)
         score = {} if sound.score is None else {"score": round(sound.score, 4)}
         return {
             "file": request.files[place],
             "sha256": sha256(path),
             "seconds": round(audio_seconds(path), 3),
-            "sample_rate": self.output.get("rate") or sound.sample_rate,
+            "sample_rate": request.output.get("rate") or sound.sample_rate,
             **sound.metadata,
             **score,
             "key": request.key(place, self.context),
@@ -191,18 +195,14 @@ def generate_batch(
 
     engine, workers, address: "local" with this many lanes (default: one per core), or "ray" with a
     cluster's address. pack: make it a sample pack (`pack.py`). progress: called with the share
-    done. defaults: `OutputSettings`, and fields of `rows.BatchRow` for the rows that leave them
-    out.
+    done. defaults: fields of `rows.BatchRow`, for the rows that leave them out.
     """
     if file_format not in FORMATS:
         raise InputError(f"unknown format '{file_format}'; there are: {', '.join(FORMATS)}")
-    output: Any = {
-        name: value for name in OUTPUT if (value := defaults.pop(name, None)) is not None
-    }
-    if pack:
-        output.setdefault("loudness", PACK_LOUDNESS)
-    settings = check(OutputSettings, output)
-    check_encoding(file_format, settings.bits, settings.rate or 22050)
+    if pack and defaults.get("loudness") is None:
+        defaults["loudness"] = PACK_LOUDNESS
+    given = {name: value for name in OUTPUT if (value := defaults.get(name)) is not None}
+    check(OutputSettings, given)
     requests = read_requests(prompts, file_format, folders=pack, **defaults)
     if any(request.keep is not None for request in requests):
         check_ranks(bundle)  # refused now rather than row by row
@@ -214,8 +214,7 @@ def generate_batch(
         bundle=None if bundle is None else str(bundle),
         device=device,
         backend=backend,
-        output=output,
-        context=_context(bundle, backend, file_format, output),
+        context=_context(bundle, backend, file_format),
     )
     with _held(folder):
         sweep(folder)
@@ -314,11 +313,12 @@ def _together(requests: Iterable[RowTask], size: int) -> Iterator[list[RowTask]]
 def _without(requests: Iterable[RowTask], kept: dict[str, Any]) -> Iterator[RowTask]:
     """The requests, reduced to the sounds that are still missing.
 
-    The best of some candidates are found among all of them: such a request stays whole.
+    The best of some candidates are found among all of them, and variations are made of the first:
+    such requests stay whole.
     """
     for request in requests:
         places = [place for place, name in enumerate(request.files) if name not in kept]
-        if places and request.keep is not None:
+        if places and request.whole:
             yield request
         elif places:
             yield replace(
@@ -333,7 +333,7 @@ def _check_free(folder: Path, requests: Iterable[RowTask]) -> None:
     for request in requests:
         for place, name in enumerate(request.files):
             path = folder / name
-            seeds = request.seeds[place : place + 1] if request.keep is None else request.seeds
+            seeds = request.seeds if request.whole else request.seeds[place : place + 1]
             if path.exists() and not _same_recipe(path, request, seeds):
                 raise AudioError(
                     f"{path} exists and is not the sound of line {request.line}; "
@@ -355,7 +355,8 @@ def _same_recipe(path: Path, request: RowTask, seeds: Sequence[int]) -> bool:
     return (
         recipe is not None
         and recipe.get("seed") in seeds
-        and all(recipe.get(name) == value for name, value in asked.items())
+        # A variation is an edit, whose recipe has no duration and no number of takes.
+        and all(recipe.get(n, v if request.varied else None) == v for n, v in asked.items())
     )
 
 
@@ -389,14 +390,14 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _context(
-    bundle: str | Path | None, backend: str | None, file_format: str, output: GivenOutput
-) -> str:
+    bundle: str | Path | None, backend: str | None, file_format: str
+) -> tuple[str | None, ...]:
     """What all sounds depend on besides their requests; a bundle's config has its checksums."""
     from diffsound.model.config import CONFIG_FILE, read_config
 
     source = resolve(bundle)
     read_config(source)
-    return json.dumps([sha256(source / CONFIG_FILE), backend, file_format, output])
+    return sha256(source / CONFIG_FILE), backend, file_format
 
 
 def _failure(request: RowTask, error: Exception) -> Failure:

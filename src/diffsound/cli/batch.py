@@ -28,6 +28,7 @@ def command(
         int | None, typer.Option("--candidates", "-n", help="Number of sounds per row.")
     ] = None,
     keep: options.Keep = None,
+    variations: options.Variations = None,
     pack: Annotated[
         bool,
         typer.Option(
@@ -80,6 +81,7 @@ def command(
                 duration=duration,
                 candidates=candidates,
                 keep=keep,
+                variations=variations,
                 **asdict(settings),
                 **files.delivery,
                 **options.given(backend=model.backend),

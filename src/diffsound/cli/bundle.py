@@ -46,16 +46,46 @@ def inspect(
 
 
 @app.command()
-def verify(bundle: BundleArgument = None) -> None:
-    """Check every file's checksum, and that the stages fit together."""
+def verify(
+    bundle: BundleArgument = None,
+    signers: Annotated[
+        Path | None,
+        typer.Option(help="Allowed signers (a name and a public key a line): who signed it?"),
+    ] = None,
+) -> None:
+    """Check every file's checksum, that the stages fit together, and who signed them.
+
+    \b
+    Examples:
+      diffsound bundle verify my-model
+      diffsound bundle verify my-model --signers allowed_signers
+    """
     from diffsound.model.bundle import resolve
     from diffsound.model.bundle import verify as check
+    from diffsound.model.signing import check_signature
 
     folder = resolve(bundle)
+    signed = "" if signers is None else f", signed by {check_signature(folder, signers)}"
     problems = check(folder)
     if problems:
         fail(f"{folder}: {'; '.join(problems)}")
-    typer.echo(f"{folder}: good")
+    typer.echo(f"{folder}: good{signed}")
+
+
+@app.command()
+def sign(
+    bundle: Annotated[Path, typer.Argument(help="Bundle folder.")],
+    key: Annotated[Path, typer.Option(help="SSH key, such as ~/.ssh/id_ed25519.")],
+) -> None:
+    """Sign a bundle with an SSH key, so that others can tell who made it.
+
+    \b
+    Example:
+      diffsound bundle sign my-model --key ~/.ssh/id_ed25519
+    """
+    from diffsound.model.signing import sign as run
+
+    typer.echo(f"{run(bundle, key.expanduser())}: signed")
 
 
 @app.command()
@@ -90,6 +120,9 @@ def build(
         typer.Option(help="The decoder's training data; sounds then say how well it knows them."),
     ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", "-f", help="Replace the bundle in that folder.")
+    ] = False,
 ) -> None:
     """Join finished training runs into a bundle."""
     from diffsound.judges import JUDGES
@@ -107,6 +140,7 @@ def build(
         judges={kind: judge for kind, judge in runs if judge is not None},
         coverage=coverage,
         half=half,
+        overwrite=overwrite,
     )
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")

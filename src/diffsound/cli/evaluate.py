@@ -382,6 +382,32 @@ def follow(
 
 
 @app.command()
+def loops(
+    bundle: Annotated[str | None, typer.Argument(help="Bundle folder or hub id.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="Instead of eight steady ones.")] = None,
+    seconds: Annotated[float, typer.Option(help="Length of every loop.")] = 4.0,
+    seed: Seed = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Is the seam of a loop heard? Steps there as a share of those elsewhere in the same sound.
+
+    1 is as large as all but a hundredth of the steps elsewhere; plain: without --loop.
+    """
+    from diffsound.evaluation.loops import PROMPTS, compare_loops
+    from diffsound.evaluation.sets import write_json
+    from diffsound.generation.pipeline import TextToSound
+
+    pipeline = TextToSound.from_pretrained(bundle, device=device)
+    rows = compare_loops(pipeline, prompt or PROMPTS, seconds, seed, _progress)
+    typer.echo(" " * 24 + "".join(f"{name:>10}" for name in [*rows[0]][1:]))
+    for name, *shares in (row.values() for row in rows):
+        typer.echo(f"{name:24.24}" + "".join(f"{share:10.2f}" for share in shares))
+    if json_file is not None:
+        write_json(json_file, rows)
+
+
+@app.command()
 def study(
     data: Data,
     out: Out,

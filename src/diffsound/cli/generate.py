@@ -12,7 +12,7 @@ import typer
 from diffsound.cli import options
 from diffsound.cli.output import Target, make_sounds
 from diffsound.errors import InputError
-from diffsound.generation.settings import MAX_CANDIDATES
+from diffsound.generation.settings import KeepSettings, check, check_takes
 
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
@@ -55,6 +55,9 @@ def command(
         from diffsound.model.bundle import check_ranks
 
         check_ranks(making.bundle)  # refused before anything is loaded
+    if variations is not None:
+        check(KeepSettings, {"variations": variations})
+        check_takes(making.candidates, keep, variations, loop=making.settings.get("loop"))
     prompt = _prompt(text)
 
     def draw(pipeline: TextToSound, **rest: Any) -> list[Sound]:
@@ -64,7 +67,7 @@ def command(
         return pipeline.variations(prompt, duration=duration, **rest)
 
     if variations is not None:
-        making = _with_variations(making, variations, keep)
+        making = replace(making, candidates=variations)
     make_sounds(
         draw,
         prompt,
@@ -73,17 +76,6 @@ def command(
         keep=keep,
         ranker=None if captioner is None else _ranker(captioner),
     )
-
-
-def _with_variations(
-    making: options.MakingOptions, count: int, keep: int | None
-) -> options.MakingOptions:
-    """As many files as variations."""
-    if making.candidates > 1 or keep is not None or making.settings.get("loop"):
-        raise InputError("--variations does not go with --candidates, --keep or --loop")
-    if not 2 <= count <= MAX_CANDIDATES:
-        raise InputError(f"--variations must be from 2 to {MAX_CANDIDATES}, not {count}")
-    return replace(making, candidates=count)
 
 
 def _prompt(words: list[str] | None) -> str:

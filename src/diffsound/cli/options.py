@@ -86,12 +86,7 @@ Backend = Annotated[
     typer.Option(help="torch, int8 (faster) or onnx (exported bundles); default: the bundle's."),
 ]
 Play = Annotated[bool, typer.Option("--play", help="Play the result.")]
-Variations = Annotated[
-    int | None,
-    typer.Option(
-        help="Numbered takes of one sound, alike and equally loud, as games need them (2 to 100)."
-    ),
-]
+Variations = Annotated[int | None, typer.Option(help=described("variations"))]
 Spectrogram = Annotated[bool, typer.Option("--spectrogram", help="Also write a PNG picture.")]
 Stems = Annotated[
     bool,

@@ -189,7 +189,7 @@ def keep_ratings(folder: str | Path, ratings: Ratings) -> Ratings:
     path = Path(folder) / "ratings" / f"{ratings.listener}.json"
     joined = dict(ratings.ratings)
     if path.exists():
-        before = Ratings.model_validate_json(path.read_bytes())
+        before = Ratings.model_validate(read_json(path))
         for name, rating in before.ratings.items():
             if name not in joined or joined[name].at < rating.at:
                 joined[name] = rating

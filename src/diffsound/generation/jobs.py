@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Called after every sampling step with the finished share of the whole call (0 to 1) and the
 # current tokens [B, F', L'] of the running micro-batch.
 ProgressCallback = Callable[[float, Tensor], None]
+ItemT = TypeVar("ItemT")
 
 
 class LoadOptions(TypedDict, total=False):
@@ -170,3 +171,16 @@ def _fill(tokens: NDArray[Any], drawn: NDArray[np.bool_]) -> NDArray[Any]:
     source = np.where(before >= 0, before, first)
     filled = np.take_along_axis(tokens, source, axis=1)
     return np.where(drawn.any(1, keepdims=True), filled, 0)
+
+
+def with_noise(
+    batch: Tensor, noise: Sequence[torch.Generator] | None
+) -> list[tuple[Tensor, torch.Generator | None]]:
+    """Each item [1, …] of a batch with its own generator."""
+    generators = [None] * len(batch) if noise is None else noise
+    return list(zip(batch.split(1), generators, strict=True))
+
+
+def chosen_of(items: Sequence[ItemT], places: Tensor) -> list[ItemT]:
+    """The items at the places of the takes that were chosen."""
+    return [items[place] for place in places.tolist()]

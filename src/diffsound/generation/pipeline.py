@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -28,10 +28,12 @@ from diffsound.generation.jobs import (
     LoadOptions,
     Progress,
     ProgressCallback,
+    chosen_of,
     make_jobs,
     noise_seed,
     shared,
     take_seed,
+    with_noise,
 )  # fmt: skip
 from diffsound.generation.scenes import ScenePlanner, compose
 from diffsound.generation.settings import (
@@ -51,7 +53,6 @@ from diffsound.threads import one_core_each, torch_threads
 from diffsound.vocoder.pieces import vocode_pieces
 
 _FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
-ItemT = TypeVar("ItemT")
 
 
 class TextToSound:
@@ -284,7 +285,7 @@ class TextToSound:
                 choice=Choice(settings.chosen_after, choose) if early else None,
             )
 
-        noise = [torch.Generator().manual_seed(noise_seed(s)) for s in _chosen(seeds, chosen)]
+        noise = [torch.Generator().manual_seed(noise_seed(s)) for s in chosen_of(seeds, chosen)]
         mels = self.decode(tokens, noise, (text if early else texts).pooled)
         scores: list[float | None] = [None] * len(jobs)
         if takes > 1:
@@ -292,11 +293,11 @@ class TextToSound:
             if not early:
                 chosen = best_takes(fits, mels, takes)
                 tokens, mels = tokens[chosen], mels[chosen]
-                fits, noise = _chosen(fits, chosen), _chosen(noise, chosen)
+                fits, noise = chosen_of(fits, chosen), chosen_of(noise, chosen)
             scores = list(fits)
 
         if settings.loop:
-            kept = _chosen(seeds, chosen)
+            kept = chosen_of(seeds, chosen)
             with torch_threads(threads):
                 tokens = loops.redraw_seam(
                     self.decoder.generate, text, tokens, kept, settings, negative, progress.step
@@ -344,7 +345,7 @@ class TextToSound:
         CPU each on one core: the same bits alone and in a batch.
         """
         texts = [None] * len(tokens) if text is None else text.to(self.device).split(1)
-        noisy = _with_noise(tokens.to(self.device), noise)
+        noisy = with_noise(tokens.to(self.device), noise)
         items = [(*item, told) for item, told in zip(noisy, texts, strict=True)]
         mels = one_core_each(lambda item: self.codec.decode(*item), items)
         return torch.cat(mels).clamp(0.0, 1.0).float()
@@ -368,7 +369,7 @@ class TextToSound:
             run = partial(one_core_each, self.vocoder)
             waves = vocode_pieces(mels.split(1), reach, hop, run)
         else:
-            waves = one_core_each(lambda item: self.vocoder(*item), _with_noise(mels, noise))
+            waves = one_core_each(lambda item: self.vocoder(*item), with_noise(mels, noise))
         return torch.cat(waves).float()
 
     @property
@@ -444,15 +445,3 @@ class TextToSound:
         if self.bundle.coverage is None:
             return [None] * len(text)
         return self.bundle.coverage.of(text.pooled)
-
-
-def _with_noise(
-    batch: Tensor, noise: Sequence[torch.Generator] | None
-) -> list[tuple[Tensor, torch.Generator | None]]:
-    """Each item [1, …] of a batch with its own generator."""
-    generators = [None] * len(batch) if noise is None else noise
-    return list(zip(batch.split(1), generators, strict=True))
-
-
-def _chosen(items: Sequence[ItemT], places: Tensor) -> list[ItemT]:
-    return [items[place] for place in places.tolist()]

@@ -118,15 +118,29 @@ class KeepSettings(TakeSettings):
         le=MAX_CANDIDATES,
         description="Number of candidates to return: those that fit the prompt best.",
     )
+    variations: int | None = Field(
+        default=None,
+        ge=2,
+        le=MAX_CANDIDATES,
+        description="Number of takes of one sound, alike and equally loud, instead of candidates.",
+    )
 
     @model_validator(mode="after")
-    def _keeps_some(self) -> KeepSettings:
-        if self.keep is not None and self.keep > self.num_candidates:
-            raise ValueError(
-                f"keep must be from 1 to the number of candidates, {self.num_candidates}; "
-                f"not {self.keep}"
-            )
+    def _agrees(self) -> KeepSettings:
+        check_takes(self.num_candidates, self.keep, self.variations)
         return self
+
+
+def check_takes(
+    candidates: int, keep: int | None, variations: int | None, *, loop: bool | None = None
+) -> None:
+    """Refuse takes that contradict each other."""
+    if keep is not None and keep > candidates:
+        raise InputError(
+            f"keep must be from 1 to the number of candidates, {candidates}; not {keep}"
+        )
+    if variations is not None and (candidates > 1 or keep is not None or loop):
+        raise InputError("variations must be given without num_candidates, keep and loop")
 
 
 class OutputSettings(Config):

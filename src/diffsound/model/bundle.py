@@ -30,6 +30,7 @@ from diffsound.codec.codec import Codec
 from diffsound.decoder import build_decoder
 from diffsound.errors import BundleError, DiffsoundError, InputError
 from diffsound.files import (
+    atomic_files,
     atomic_write,
     member,
     open_regular,
@@ -180,19 +181,23 @@ class Bundle:
         return cls(
             config=config,
             card=_read_card(folder),
-            judges=_find_judges(folder),
+            judges=_find_judges(folder, config),
             coverage=_load_coverage(folder, config),
             folder=folder,
             **stages,  # type: ignore[arg-type]
         )
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> Path:
-        """Write the bundle, judges included; float16 halves its size."""
+        """Write the bundle, judges included; float16 halves its size.
+
+        A bundle that is there already is replaced as a whole, whenever this may be killed.
+        """
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             sweep(folder)
-            self._write(folder, dtype)
+            with atomic_files(folder) as new:
+                self._write(new, dtype)
         except OSError as error:
             problem = f"cannot write the bundle {folder}: {error.strerror or error}"
             raise BundleError(problem) from error
@@ -212,13 +217,10 @@ class Bundle:
         files = {name: _file_info(folder / name) for name in names}
         card = self.card or f"# {self.config.name}\n\nNo model card was given.\n"
         sums = "".join(f"{info.sha256}  {name}\n" for name, info in sorted(files.items()))
-        with atomic_write(folder / CARD_FILE) as temporary:
-            temporary.write_text(f"{card}{_CHECKSUMS}```\n{sums}```\n", encoding="utf-8")
+        (folder / CARD_FILE).write_text(f"{card}{_CHECKSUMS}```\n{sums}```\n", encoding="utf-8")
         files[CARD_FILE] = _file_info(folder / CARD_FILE)
-        # The config comes last: a bundle without it is no bundle, so a killed save is never loaded.
-        with atomic_write(folder / CONFIG_FILE) as temporary:
-            config = self.config.model_copy(update={"files": files})
-            temporary.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        config = self.config.model_copy(update={"files": files})
+        (folder / CONFIG_FILE).write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def _file_info(path: Path) -> FileInfo:
@@ -357,13 +359,13 @@ def _load_stage(folder: Path, stage: str, config: BundleConfig) -> dict[str, Ten
     return load_weights(_member(folder, name))
 
 
-def _find_judges(folder: Path) -> dict[JudgeKind, Path]:
-    """The judges' folders; nothing in them may lead out of the bundle."""
+def _find_judges(folder: Path, config: BundleConfig) -> dict[JudgeKind, Path]:
+    """The folders of the judges it lists; nothing in any judge's may lead out of the bundle."""
     judges = judges_in(folder)
     for kind in judges:
         for name in (CONFIG, MODEL):
             _member(folder, f"{kind}/{name}")
-    return judges
+    return {kind: judge for kind, judge in judges.items() if f"{kind}/{MODEL}" in config.files}
 
 
 def _read_card(folder: Path) -> str:

@@ -12,7 +12,7 @@ from diffsound.codec.config import CodecConfig
 from diffsound.config import Config, parse_config
 from diffsound.decoder.config import DecoderConfig
 from diffsound.errors import BundleError, ConfigError
-from diffsound.files import is_member_name, member, read_json
+from diffsound.files import is_member_name, member, read_json, settle
 from diffsound.generation.settings import GenerationDefaults
 from diffsound.text.features import TextEncoderConfig
 from diffsound.vocoder.config import VocoderConfig
@@ -82,6 +82,7 @@ def read_config(folder: str | Path) -> BundleConfig:
     """Read and validate a bundle's `config.json`."""
     path = Path(folder) / CONFIG_FILE
     try:
+        settle(folder)
         data = read_json(member(folder, CONFIG_FILE))
     except FileNotFoundError:
         raise BundleError(f"{folder} is not a bundle: it has no {CONFIG_FILE}") from None

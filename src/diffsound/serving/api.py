@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from diffsound import __version__
+from diffsound.errors import InputError
 from diffsound.generation.settings import GivenOutput
 from diffsound.generation.sound import Sound
 from diffsound.serving.errors import ERRORS, NotFoundError
@@ -40,7 +41,7 @@ from diffsound.serving.schemas import (
     VaryNow,
 )
 from diffsound.serving.service import Service, example_prompts
-from diffsound.serving.sounds import describe, encode_layer, spectrogram_bytes
+from diffsound.serving.sounds import describe, spectrogram_bytes
 
 # The limits that /v1/bundles reports, so that a page offers no more than them.
 _TOLD_LIMITS = {"prompt_chars", "duration", "candidates", "steps", "work", "upload_bytes"}
@@ -81,6 +82,8 @@ def sound_router(service: Service) -> APIRouter:
         format = _accepted(request.headers.get("accept"), delivery)
         delivery = delivery.model_copy(update={"format": format or delivery.format})
         output = delivery.output()
+        if drawing.loop and delivery.trim:
+            raise InputError("trim would open the loop; leave it out")
         if format is not None and drawing.num_sounds > 1:
             raise HTTPException(406, "several sounds come as JSON: send 'Accept: application/json'")
         sounds = await service.make(drawing, request)
@@ -153,14 +156,15 @@ def sound_router(service: Service) -> APIRouter:
     async def layer(
         name: str,
         number: Annotated[int, Path(ge=1)],
-        format: Annotated[AudioFormat, Query()] = "wav",
+        file: Annotated[FileRequest, Query()],
     ) -> Response:
         """A layer of a kept scene as a file, as long and as loud as in the scene."""
         scene = service.sound(name)
         if number > len(scene.layers):
             raise NotFoundError(f"this sound has {len(scene.layers)} layers, counted from 1")
-        data = await run_in_threadpool(encode_layer, scene, number, format)
-        return Response(data, 200, private(), MEDIA_TYPES[format])
+        layer, output = scene.layers[number - 1], file.output()
+        data = await run_in_threadpool(scene.encode_layer, layer, file.format, **output)
+        return Response(data, 200, private(), MEDIA_TYPES[file.format])
 
     @router.get("/bundles", tags=["server"], responses=ERRORS)
     async def bundles() -> BundlesAnswer:
@@ -195,7 +199,7 @@ def job_router(service: Service) -> APIRouter:
     async def start(
         operation: Operation, drawing: Drawing, request: Request, response: Response
     ) -> JobAnswer:
-        record = JobRecord(operation, drawing.num_candidates)
+        record = JobRecord(operation, drawing.num_made)
         listener = JobListener(record, service.store, asyncio.get_running_loop())
         task = await service.start(drawing, request, listener)
         service.jobs.open(record, task)

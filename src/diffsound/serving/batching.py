@@ -10,6 +10,7 @@ with larger batches does better.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -229,6 +230,8 @@ class BatchEngine:
         backlog = sum(len(task.pending) for task in self._waiting)
         room = int(self.pipelines[first.recipe.bundle].max_batch_seconds / first.recipe.seconds)
         size = max(1, min(self._max_batch, math.ceil(backlog / (self._lanes or 1)), room))
+        if first.varied:
+            size = len(first.jobs)  # the pipeline cuts them to its memory
         batch: list[Item] = []
         # One sound of each in turn: a request for many does not starve the others.
         while len(batch) < size and tasks:
@@ -248,6 +251,7 @@ class BatchEngine:
         first = batch[0][0]
         recipe = first.recipe
         pipeline = self.pipelines[recipe.bundle]
+        jobs = [task.jobs[item] for task, item in batch]
         # Holds for this thread alone.
         torch.set_num_threads(max(1, self._cores // max(1, len(self._batches))))
 
@@ -256,16 +260,21 @@ class BatchEngine:
                 raise _Abandoned
             for place, (task, item) in enumerate(batch):
                 task.listener.on_progress(item, share)
-                # The pipeline may split a batch further; then it is unknown whose tokens these are.
-                whole = len(tokens) == len(batch)
+                # The pipeline may make a batch in parts; then it is unknown whose tokens these are.
+                whole = len(tokens) == len(batch) and not first.varied
                 if whole and share < 1 and task.listener.wants_preview(item):
                     task.listener.on_preview(item, pipeline, tokens[place])
 
         try:
-            sounds = pipeline.run_jobs(
-                [task.jobs[item] for task, item in batch],
+            make: Callable[..., list[Sound]]
+            if first.varied:
+                make = functools.partial(
+                    pipeline.variations, jobs[0].prompt, len(jobs), seed=jobs[0].seed
+                )
+            else:
+                make = functools.partial(pipeline.run_jobs, jobs, edit=first.edit(pipeline))
+            sounds = make(
                 duration=recipe.seconds,
-                edit=first.edit(pipeline),
                 negative_prompt=recipe.negative_prompt,
                 callback=on_step,
                 **recipe.sampling,
@@ -276,7 +285,7 @@ class BatchEngine:
             for task, _ in batch:
                 task.fail(error)
         except Exception as error:
-            if len(batch) > 1:
+            if len(batch) > 1 and not first.varied:
                 # One sound that cannot be made must not take its neighbours with it.
                 for alone in batch:
                     self._make([alone])

@@ -42,6 +42,7 @@ LIMITED_FIELDS = {
     "duration_seconds": ("maximum", "duration"),
     "num_candidates": ("maximum", "candidates"),
     "keep": ("maximum", "candidates"),
+    "variations": ("maximum", "candidates"),
     "num_inference_steps": ("maximum", "steps"),
 }
 
@@ -69,9 +70,14 @@ class Drawing(Request, PartialSettings, TakeSettings):
     )
 
     @property
-    def num_sounds(self) -> int:
-        """How many sounds come back."""
+    def num_made(self) -> int:
+        """How many sounds are made."""
         return self.num_candidates
+
+    @property
+    def num_sounds(self) -> int:
+        """How many of them come back."""
+        return self.num_made
 
     def sampling(self) -> dict[str, Any]:
         """The sampling settings that were given, by the pipeline's names."""
@@ -89,8 +95,12 @@ class GenerateRequest(Drawing, PartialDuration, KeepSettings):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     @property
+    def num_made(self) -> int:
+        return self.variations or self.num_candidates
+
+    @property
     def num_sounds(self) -> int:
-        return self.num_candidates if self.keep is None else self.keep
+        return self.keep or self.num_made
 
 
 class FileRequest(Request, OutputSettings):

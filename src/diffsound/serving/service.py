@@ -17,6 +17,7 @@ from diffsound.generation import edits
 from diffsound.generation.jobs import make_jobs
 from diffsound.generation.loops import NOT_FOR_EDITS
 from diffsound.generation.pipeline import TextToSound
+from diffsound.generation.settings import check_takes
 from diffsound.serving.access import Allowances, KeyRing
 from diffsound.serving.batching import BatchEngine
 from diffsound.serving.errors import (
@@ -118,6 +119,7 @@ class Service:
         make_edit: Callable[[TextToSound], Edit] | None = None
         choose: Choose | None = None
         if isinstance(request, GenerateRequest):
+            check_takes(request.num_candidates, request.keep, request.variations, loop=request.loop)
             if request.keep is not None:
                 pipeline.check_keep(request.keep, request.num_candidates)
                 choose = functools.partial(pipeline.rank, keep=request.keep)
@@ -135,9 +137,9 @@ class Service:
             make_edit = _edit_of(request, clip)
         else:
             raise TypeError(f"not a request: {type(request).__name__}")
-        jobs = make_jobs(request.prompt, request.num_candidates, request.seed, None)
-        self._check_work(seconds, request.num_candidates, best_of)
-        self.allowances.take_sound(caller, seconds * request.num_candidates)
+        jobs = make_jobs(request.prompt, request.num_made, request.seed, None)
+        self._check_work(seconds, request.num_made, best_of)
+        self.allowances.take_sound(caller, seconds * request.num_made)
         return Task(
             Recipe(name, seconds, request.negative_prompt or None, request.sampling()),
             jobs,
@@ -145,6 +147,7 @@ class Service:
             make_edit=make_edit,
             choose=choose,
             listener=listener,
+            varied=isinstance(request, GenerateRequest) and request.variations is not None,
         )
 
     def _check_stride(self, stride: int | None, timesteps: int | None) -> None:
@@ -200,7 +203,7 @@ class Service:
         self, drawing: Drawing, request: Request, listener: Listener | None = None
     ) -> Task:
         """Check and queue a request; it ends in time even if no lane ever gets to it."""
-        fields: dict[str, object] = {"candidates": drawing.num_candidates}
+        fields: dict[str, object] = {"candidates": drawing.num_made}
         if self.settings.log_prompts:
             fields["prompt"] = drawing.prompt
         request.scope["log_fields"] = fields

@@ -118,12 +118,6 @@ def describe(
     )
 
 
-def encode_layer(sound: Sound, number: int, format: AudioFormat) -> bytes:
-    """Layer `number` (from 1) of a scene as an audio file, at its level in the scene."""
-    layer = sound.layers[number - 1]
-    return sound.encode_layer(layer, format)
-
-
 def read_upload(stream: BinaryIO, pipeline: TextToSound) -> Sound:
     """An uploaded file, whatever its bytes, as a clip to edit; a bad one is an AudioError.
 

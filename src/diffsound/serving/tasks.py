@@ -71,8 +71,11 @@ class Task:
         make_edit: Callable[[TextToSound], Edit] | None = None,
         choose: Choose | None = None,
         listener: Listener | None = None,
+        varied: bool = False,
     ) -> None:
+        """varied: the sounds are variations of the first one, made in one call."""
         self.recipe = recipe
+        self.varied = varied
         self.jobs = tuple(jobs)
         self.deadline = time.monotonic() + timeout
         self.listener = listener or Listener()
@@ -87,8 +90,11 @@ class Task:
 
     @property
     def key(self) -> Hashable:
-        """Tasks of equal keys can run together; an edit runs alone, its clip is its own."""
-        return id(self) if self._is_edit else self.recipe.key
+        """Tasks of equal keys can run together; an edit runs alone, its clip is its own.
+
+        So do variations: the first of them is the clip of the others.
+        """
+        return id(self) if self._is_edit or self.varied else self.recipe.key
 
     @property
     def started(self) -> bool:

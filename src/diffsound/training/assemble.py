@@ -238,15 +238,16 @@ def build(
     judges: Mapping[JudgeKind, str | Path] | None = None,
     coverage: str | Path | None = None,
     half: bool = True,
+    overwrite: bool = False,
 ) -> Bundle:
-    """`assemble` a bundle and write it to a new folder, by default as float16.
+    """`assemble` a bundle and write it to a folder, by default as float16.
 
     coverage: the prepared folder the decoder was trained on, so that prompts can be compared with
         what it knows.
     """
     out = Path(out)
-    if (out / "config.json").exists():
-        raise InputError(f"{out} already holds a bundle; choose another folder")
+    if (out / "config.json").exists() and not overwrite:
+        raise InputError(f"{out} already holds a bundle; choose another folder, or --overwrite it")
     text = ""
     if card is not None:
         try:

@@ -84,7 +84,7 @@ export async function withSound(entry, use) {
   return use(entry.sound.id);
 }
 
-export const soundPath = (id, format = "wav") => `/v1/sounds/${id}?format=${format}`;
+export const soundPath = (id, file) => `/v1/sounds/${id}?${new URLSearchParams(file)}`;
 
 export function hasKey() {
   return sessionStorage.getItem(KEY) !== null;

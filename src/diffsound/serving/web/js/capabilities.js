@@ -24,6 +24,8 @@ export async function loadCapabilities() {
   const bodies = Object.fromEntries(
     Object.entries(PATHS).map(([operation, path]) => [operation, bodyOf(document, path)]),
   );
+  const parameters = document.paths?.["/v1/sounds/{name}"]?.get?.parameters ?? [];
+  bodies.files = Object.fromEntries(parameters.filter((one) => one.in === "query").map(({ name, schema }) => [name, schema]));
   return {
     fields: (operation) => Object.keys(bodies[operation] ?? {}),
     loop: "loop" in bodies.generate,

@@ -1,8 +1,9 @@
 // One sound: a picture while it is made, then a player with marks, downloads and edits.
 
-import { fetchBlob, soundPath, withSound } from "./api.js";
+import { fetchBlob } from "./api.js";
 import { clone, fileName, isPressed, press, save, seconds } from "./dom.js";
 import { EditPanel } from "./edit.js";
+import { fileOf, fileSettings, fileWords } from "./files.js";
 import { Scope } from "./scope.js";
 import { coverageWords, fitWords } from "./words.js";
 
@@ -101,10 +102,16 @@ export class Card extends EventTarget {
     this.#on(".reuse", () => this.#tell("reuse"));
     this.#on(".rename", () => this.#rename());
     this.#on(".delete", () => this.#tell("delete"));
-    for (const button of this.element.querySelectorAll("[data-format]")) {
+    const formats = [...this.element.querySelectorAll("[data-format]")];
+    this.#on(".download", () => formats.forEach((button) => {
+      button.querySelector("small").textContent = fileWords(this.entry, button.dataset.format);
+    }));
+    for (const button of formats) {
       button.addEventListener("click", () => this.#download(button.dataset.format));
     }
+    this.#on(".file-settings", () => this.#tell("files"));
     this.#on(".grip", () => this.#download("wav"));
+    this.#find(".grip").addEventListener("pointerenter", () => this.#prepare());
     this.#find(".grip").addEventListener("dragstart", (event) => this.#dragOut(event));
     this.panel.addEventListener("edit", (event) => this.#tell("edit", event.detail));
   }
@@ -159,7 +166,7 @@ export class Card extends EventTarget {
 
   async #saveLayer(url, number) {
     try {
-      save(await fetchBlob(url), this.#file("wav").replace(/\.wav$/, `-layer${number}.wav`));
+      save(await fetchBlob(`${url}?${new URLSearchParams(fileSettings())}`), this.#file("wav").replace(/\.wav$/, `-layer${number}.wav`));
       this.complain("");
     } catch (error) {
       this.complain(error.status === 404 ? "The server no longer has the layers of this sound. Generate it again to get them." : error.message);
@@ -203,19 +210,27 @@ export class Card extends EventTarget {
 
   async #download(format) {
     try {
-      const blob = format === "wav" ? this.entry.blob : await withSound(this.entry, (id) => fetchBlob(soundPath(id, format)));
-      save(blob, this.#file(format));
+      save(await fileOf(this.entry, format), this.#file(format));
       this.complain("");
     } catch (error) {
       this.complain(error.message);
     }
   }
 
+  // A drag cannot wait for the server: the file is made when the pointer comes near.
+  async #prepare() {
+    if (this.dragged) URL.revokeObjectURL(this.dragged.url);
+    this.dragged = null;
+    const blob = await fileOf(this.entry).catch(() => this.entry.blob);
+    this.dragged = { blob, url: URL.createObjectURL(blob) };
+  }
+
   // Out of the page: a file for the desktop where the browser can, the file itself for other pages.
   #dragOut(event) {
-    const file = new File([this.entry.blob], this.#file("wav"), { type: "audio/wav" });
+    const { blob, url } = this.dragged ?? { blob: this.entry.blob, url: this.scope.audio.src };
+    const file = new File([blob], this.#file("wav"), { type: "audio/wav" });
     event.dataTransfer.effectAllowed = "copy";
-    event.dataTransfer.setData("DownloadURL", `audio/wav:${file.name}:${this.scope.audio.src}`);
+    event.dataTransfer.setData("DownloadURL", `audio/wav:${file.name}:${url}`);
     event.dataTransfer.setData("application/x-diffsound", this.entry.id);
     event.dataTransfer.items.add(file);
   }

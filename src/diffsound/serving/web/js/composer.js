@@ -1,6 +1,7 @@
 // The prompt with length, takes and loop beside it, and the drawer with every other setting.
 
 import { byId, isPressed, press, seconds } from "./dom.js";
+import { FILE_SETTINGS, fileSettings, keepFiles, restoreFiles, setFiles } from "./files.js";
 
 const NUMBERS = ["duration", "num_candidates", "keep", "seed", "guidance_scale", "num_inference_steps",
   "temperature", "top_k", "truncation", "best_of"];
@@ -22,22 +23,30 @@ export class Composer extends EventTarget {
   settings() {
     const values = {};
     for (const [name, value] of [...new FormData(this.form), ...new FormData(this.fields)]) {
-      if (value === "" || value instanceof File) continue;
+      if (value === "" || value instanceof File || FILE_SETTINGS.includes(name)) continue;
       values[name] = NUMBERS.includes(name) ? Number(value) : value;
     }
     if (values.layered) values.layered = values.layered === "true";
     if (isPressed(byId("auto"))) values.duration = "auto";
     if (isPressed(byId("loop"))) values.loop = true;
-    return values;
+    const { variations, num_candidates: takes, ...rest } = values;
+    if (!variations) return values;
+    return takes > 1 ? { ...rest, variations: takes } : rest; // one sound has no variations
   }
 
   editSettings() {
-    return Object.fromEntries(Object.entries(this.settings()).filter(([name]) => OF_EDITS.includes(name)));
+    const values = this.settings();
+    values.num_candidates ??= values.variations ?? 1; // an edit has no variations, but takes
+    return Object.fromEntries(Object.entries(values).filter(([name]) => OF_EDITS.includes(name)));
   }
 
-  // Put settings into the form; those not given go back to the model's own.
-  fill(values) {
+  // Put settings into the form; those not given go back to the model's own. Files stay as they are.
+  fill({ variations, ...values }) {
+    const files = fileSettings();
     this.reset();
+    setFiles(files);
+    if (variations) values = { ...values, num_candidates: variations };
+    this.fields.elements.namedItem("variations").value = variations ? "true" : "";
     for (const [name, value] of Object.entries(values)) {
       const own = this.form.elements.namedItem(name);
       const field = own ?? this.fields.elements.namedItem(name);
@@ -63,7 +72,14 @@ export class Composer extends EventTarget {
 
   reset() {
     this.fields.reset();
+    keepFiles();
     this.#show();
+  }
+
+  openFiles() {
+    this.#openDrawer();
+    byId("files-title").scrollIntoView({ block: "start" });
+    this.fields.elements.namedItem("rate").focus({ preventScroll: true });
   }
 
   complain(message) {
@@ -92,10 +108,10 @@ export class Composer extends EventTarget {
       field(name).placeholder = defaults[name] ?? "";
     }
     field("top_k").placeholder = defaults.top_k ?? "all";
+    field("rate").options[0].text = `as made, ${chosen.sample_rate / 1000} kHz`;
     field("num_inference_steps").max = Math.min(limits.steps, chosen.timesteps ?? limits.steps);
-    const ranks = bundles.some((bundle) => bundle.ranks);
-    byId("keep-setting").hidden = !ranks;
-    byId("keep").disabled = !ranks;
+    byId("keep-setting").hidden = !bundles.some((bundle) => bundle.ranks);
+    restoreFiles();
     if (bundles.length > 1) {
       field("bundle").replaceChildren(...bundles.map(({ name }) => new Option(name, name)));
       byId("bundle-setting").hidden = false;
@@ -129,6 +145,7 @@ export class Composer extends EventTarget {
         this.#show();
       });
     }
+    this.fields.addEventListener("change", keepFiles);
     for (const toggle of [byId("auto"), byId("loop")]) {
       toggle.addEventListener("click", () => {
         press(toggle, !isPressed(toggle));
@@ -153,6 +170,11 @@ export class Composer extends EventTarget {
     byId("duration-shown").textContent = auto ? "auto" : seconds(Number(byId("duration").value)).replace(".0 s", " s");
     this.form.classList.toggle("auto-length", auto);
     byId("keep").max = byId("takes").value || 1; // no more can be kept than are made
+    // Variations are all kept, and an edit of a loop would open it.
+    const varied = this.fields.elements.namedItem("variations").value !== "";
+    byId("keep").disabled = varied || byId("keep-setting").hidden;
+    byId("loop").disabled = varied;
+    if (varied) press(byId("loop"), false);
     const several = byId("bundle-setting").hidden ? [] : ["bundle"];
     const changed = [...new FormData(this.fields)].filter(([name, value]) => value !== "" && !several.includes(name)).length;
     byId("changed").textContent = changed;

@@ -2,6 +2,7 @@
 
 import { hasKey } from "./api.js";
 import { byId, toast } from "./dom.js";
+import { fileSettings } from "./files.js";
 import { write } from "./recipe.js";
 
 const NOTES = {
@@ -25,7 +26,7 @@ function show(chosen) {
     tab.setAttribute("aria-selected", String(on));
     tab.tabIndex = on ? 0 : -1;
   }
-  byId("copy-text").value = write(kind, steps, { defaults, guarded: hasKey() });
+  byId("copy-text").value = write(kind, steps, { defaults, guarded: hasKey(), files: fileSettings() });
   const readsFiles = steps.length > 1 && (kind === "shell" || kind === "curl");
   byId("copy-note").textContent = NOTES[kind] + (readsFiles ? FROM_FILES : "");
 }

@@ -14,8 +14,9 @@ export class Jobs {
   }
 
   generate(values, title, note) {
-    const takes = values.num_candidates || 1;
-    return this.#follow(() => startJob(values), "generate", { title, note, takes, keep: values.keep, before: null });
+    const { keep, variations } = values;
+    const takes = variations || values.num_candidates || 1;
+    return this.#follow(() => startJob(values), "generate", { title, note, takes, keep, variations, before: null });
   }
 
   edit(entry, operation, values, title, note) {
@@ -29,7 +30,7 @@ export class Jobs {
 
   // Resolves to the new entries. When only the best takes are kept, which ones is known at the end:
   // until then all cards show how far the whole job is.
-  async #follow(start, operation, { title, note, takes, keep, before }) {
+  async #follow(start, operation, { title, note, takes, keep, variations, before }) {
     await this.stop();
     const mine = { job: null };
     this.running = mine;
@@ -40,6 +41,7 @@ export class Jobs {
       const cards = [...group.cards];
       say(`Making ${title}`);
       const finished = [];
+      let first = null;
       for await (const { event, data } of events(mine.job)) {
         if (event === "progress") {
           if (keep == null) cards[data.item].advance(data.share);
@@ -48,7 +50,9 @@ export class Jobs {
         if (event === "preview") cards[data.item]?.preview(data.image);
         if (event === "sound") {
           const { item, sound } = data;
-          const steps = stepsOf(sound, operation, before, this.fields);
+          first ??= sound; // the one that variations are made of: its recipe makes them all
+          const varied = variations && { variations, take: item };
+          const steps = stepsOf(varied ? first : sound, operation, before, this.fields, varied);
           const shown = fetchBlob(sound.url).then((blob) => this.results.finish(group, cards[item], item, sound, { blob, steps }));
           finished.push(shown);
           if (finished.length === 1) shown.then(() => cards[item].scope.play(), () => {});

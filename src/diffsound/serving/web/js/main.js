@@ -9,6 +9,7 @@ import { openCopy } from "./copy.js";
 import { byId, say, toast } from "./dom.js";
 import { acceptFiles } from "./drop.js";
 import { showExamples } from "./examples.js";
+import { setFiles } from "./files.js";
 import { Jobs, Stopped } from "./jobs.js";
 import { Library } from "./library.js";
 import { setVolume } from "./playing.js";
@@ -56,7 +57,8 @@ function generate(values) {
   }
   const length = values.duration === "auto" ? "auto length" : `${values.duration} s`;
   const takes = values.num_candidates || 1;
-  const chosen = values.keep == null ? "" : ` · best ${values.keep} of ${takes}`;
+  const made = values.variations ? ` · ${values.variations} variations` : "";
+  const chosen = values.keep == null ? made : ` · best ${values.keep} of ${takes}`;
   return attempt(complain, () => jobs.generate(values, values.prompt.trim(), `${length}${chosen} · ${clock()}`));
 }
 
@@ -77,6 +79,7 @@ function wireCard(card) {
     composer.prompt.focus();
     toast("The settings of this sound are in the form");
   });
+  card.addEventListener("files", () => composer.openFiles());
   card.addEventListener("compare", () => compare(card));
   card.addEventListener("removed", () => leaveComparison(card));
 }
@@ -97,11 +100,12 @@ async function open(file) {
 
 // Make the sound of a link again, step by step.
 async function openShared() {
-  const steps = fromAddress(jobs.fields);
+  const { steps, files } = fromAddress(jobs.fields) ?? {};
   if (!steps) return;
-  const [first, ...edits] = steps;
+  const [{ take = 0, ...first }, ...edits] = steps;
+  if (Object.keys(files).length) setFiles(files);
   composer.fill({ ...first, num_candidates: 1 });
-  let entry = (await generate({ ...first, num_candidates: 1 }))?.[0];
+  let entry = (await generate(first))?.[take];
   for (const { edit: operation, ...values } of edits) {
     if (!entry) return;
     const made = entry;

@@ -3,6 +3,7 @@
 import { exportLibrary, importLibrary, zip } from "./archive.js";
 import { Card } from "./card.js";
 import { byId, clone, fileName, isPressed, press, save, toast } from "./dom.js";
+import { fileOf } from "./files.js";
 
 const nameOf = (entry) => fileName(entry.name, entry.sound.seed, "wav");
 
@@ -162,7 +163,13 @@ export class Results {
   }
 
   async #zip(entries, name) {
-    save(await zip(entries.map((entry) => ({ name: nameOf(entry), blob: entry.blob }))), name);
+    const files = [];
+    try {
+      for (const entry of entries) files.push({ name: nameOf(entry), blob: await fileOf(entry) });
+      save(await zip(files), name);
+    } catch (error) {
+      toast(error.message);
+    }
   }
 
   async #clear() {

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from diffsound.evaluation.checks import SILENT_DB, band_edges
+
+if TYPE_CHECKING:
+    from diffsound.generation.pipeline import TextToSound
+
+# What people loop: sounds that go on.
+PROMPTS = (
+    "heavy rain falls",
+    "a car engine idles",
+    "a crowd talks",
+    "waves break on a beach",
+    "crickets at night",
+    "a campfire crackles",
+    "wind blows",
+    "a helicopter flies",
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +43,26 @@ class Seam:
     @property
     def worst(self) -> float:
         return max(self.level, self.spectrum, self.dip, self.jump)
+
+
+def compare_loops(
+    pipeline: TextToSound,
+    prompts: Sequence[str],
+    seconds: float,
+    seed: int,
+    progress: Callable[[str, int, int], None],
+) -> list[dict[str, Any]]:
+    """The seams of each prompt's loop, and of the same sound without `loop`, which just ends."""
+    rows = []
+    for done, prompt in enumerate(prompts, 1):
+        loop, plain = (
+            seam(sound.wave, sound.sample_rate)
+            for on in (True, False)
+            for sound in pipeline(prompt, duration=seconds, seed=seed, loop=on)
+        )
+        rows.append({"prompt": prompt, "worst": loop.worst, **asdict(loop), "plain": plain.worst})
+        progress("loops", done, len(prompts))
+    return rows
 
 
 def seam(wave: np.ndarray, rate: int) -> Seam:
