@@ -250,9 +250,7 @@ class FrameTexture(nn.Module):
         scale = self.config.guidance
         if self.text is None or text is None or scale == 1.0:
             return self.context(mean, rows, text)
-        both = torch.cat([torch.zeros_like(text), text])
-        plain, told = self.context(mean.repeat(2, 1, 1), rows.repeat(2), both).chunk(2)
-        return torch.lerp(plain, told, scale)
+        return torch.lerp(self.context(mean, rows), self.context(mean, rows, text), scale)
 
     def context(self, mean: Tensor, rows: Tensor, text: Tensor | None = None) -> Tensor:
         """What the mean mel [B, n_mels, L] and the text say of each frame: [B, L, hidden]."""
