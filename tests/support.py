@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from diffsound.audio.mel import MelConfig
-from diffsound.codec.codec import Codec
+from diffsound.codec.codec import Codec, PatchDecoder
 from diffsound.codec.config import CodecConfig
 from diffsound.decoder import build_decoder
 from diffsound.decoder.config import (
@@ -50,11 +50,20 @@ def make_bundle(decoder: DecoderConfig, codec: CodecConfig | None = None) -> Bun
         torch.manual_seed(0)
         return Bundle(
             config=config,
-            codec=Codec(codec),
+            codec=_audible(Codec(codec)),
             decoder=build_decoder(decoder),
             vocoder=build_vocoder(vocoder, mel),
             card="# tiny\n\nRandom weights, for tests.\n",
         )
+
+
+def _audible(codec: Codec) -> Codec:
+    """With random weights a linear codec's mels are nearly flat and quiet: make them stand out."""
+    if isinstance(codec.decoder, PatchDecoder):
+        with torch.no_grad():
+            codec.decoder.patches.weight.mul_(3)
+            codec.decoder.patches.bias.add_(0.3)
+    return codec
 
 
 def tiny_diffsound(codec: CodecConfig | None = None) -> DiffsoundConfig:

@@ -299,7 +299,9 @@ def test_a_codec_that_draws_noise_still_gives_one_sound_per_seed(tiny_bundle: Bu
     pipeline = TextToSound(tiny_bundle)
 
     class NoisyCodec:
-        def decode(self, tokens: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        def decode(
+            self, tokens: torch.Tensor, generator: torch.Generator, text: torch.Tensor
+        ) -> torch.Tensor:
             mel = tiny_bundle.codec.decode(tokens)
             return mel + 0.2 * torch.rand(mel.shape, generator=generator)
 

@@ -348,7 +348,7 @@ def test_continuous_sounds_are_repeated_instead_of_padded(prepared: Path, tiny_c
         index = clip * len(dataset.widths) + dataset.widths.index(60)
         grid = dataset.item(index, np.random.default_rng(clip))["tokens"]
         ends_silent = (grid[:, -8:] == silence[:, None]).all()
-        assert ends_silent != loops
+        assert ends_silent or loops
         if loops:
             assert (grid[:, : 60 - (length - 1)] == grid[:, length - 1 :]).all()
         seen[loops] += 1
