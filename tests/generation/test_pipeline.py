@@ -73,7 +73,8 @@ def test_sounds_are_brought_to_a_level(pipeline: TextToSound) -> None:
     assert np.array_equal(quiet.tokens, drawn.tokens)
     assert quiet.settings["level"] == -46.0
     (loud,) = pipeline("rain", seed=1, level=0.0)
-    assert np.abs(loud.wave).max() == pytest.approx(0.99, abs=1e-3)
+    most = 10 ** (24 / 20) * np.abs(drawn.wave).max()  # nothing is raised by more than 24 dB
+    assert np.abs(loud.wave).max() == pytest.approx(min(0.99, most), abs=1e-3)
     with pytest.raises(InputError, match="level must be"):
         pipeline("rain", level=3.0)
 
