@@ -9,6 +9,10 @@ bands may flicker together:
 
     p(e_t | mean, e_<t) = Σ_m π_m N(e_t; μ_m, U_m U_mᵀ + diag(σ_m²))
 
+A network with `text_dim` is told the text as well, and exaggerates what the text changes when it
+draws (`guidance`). With `memory` a frame also depends on how its sound went before the last few
+frames, and with `skewed` each band of a Gaussian is bent so that it strays farther one way.
+
 Sampling is one pass over the frames. Nothing adversarial, no listener, no tuning of weights.
 """
 
@@ -168,9 +172,8 @@ class FrameTexture(nn.Module):
         share = 1 - keep ** torch.arange(length, device=device)[:, None, None]  # [L, spans, 1]
         inverse = 1 / share.clamp_min(_LEAST_SHARE)
         if self.memory is not None:
-            by_span = self.memory.weight.unflatten(
-                1, (spans, -1)
-            )  # [hidden, spans, 2 · n_mels + 1]
+            # [hidden, spans, 2 · n_mels + 1]
+            by_span = self.memory.weight.unflatten(1, (spans, -1))
             of_sums, of_share = by_span[..., :-1].flatten(1), by_span[..., -1]
             context = context + share[..., 0] @ of_share.T
         for t in range(length):
@@ -305,7 +308,7 @@ def _bend(x: Tensor, skew: Tensor) -> Tensor:
 
 
 def _straighten(y: Tensor, skew: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse of `_bend` and its slope dx/dy: the other root of a quadratic in x is wrong."""
+    """The inverse of `_bend`, x, and its slope dx/dy."""
     flat = 1 - skew.square()
     shifted = y - skew
     root = (shifted.square() + flat).sqrt()
