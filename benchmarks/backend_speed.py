@@ -19,8 +19,9 @@ from pathlib import Path
 
 import torch
 
-from diffsound.decoder.sampling import Predictor
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder import SamplingSettings
+from diffsound.decoder.diffsound import Predictor
+from diffsound.decoder.sampling import Request
 from diffsound.model.backends import default_backend, quantize_int8
 from diffsound.model.bundle import Bundle
 from diffsound.model.onnx_export import export_onnx
@@ -107,14 +108,14 @@ def measure(
         predict.prepare([middle])
         return lambda: predict(tokens, middle)
 
-    pair = text[:1], text[1:]
-    steps = {"torch": step(Predictor(decoder.transformer, *pair, guidance_scale=GUIDANCE))}
     guided = SamplingSettings(guidance_scale=GUIDANCE)
+    request = Request(text[:1], (decoder.rows, columns), [], guided, negative=text[1:])
+    steps = {"torch": step(Predictor(decoder.transformer, request))}
     for name, files in sessions.items():
-        steps[name] = step(SessionPredictor(decoder, files["decoder"], *pair, guided))
+        steps[name] = step(SessionPredictor(files["decoder"], decoder.transformer, request))
     report = {"decoder step": {n: fastest(f, repeats, clock) for n, f in steps.items()}}
     quantized = quantize_int8(Bundle.from_pretrained(folder / "onnx").decoder)
-    int8 = step(Predictor(quantized.transformer, *pair, guidance_scale=GUIDANCE))
+    int8 = step(Predictor(quantized.transformer, request))
     report["decoder step"]["torch int8"] = fastest(int8, repeats, clock)
 
     codes = tokens.clamp(max=bundle.codec.codebook_size - 1)

@@ -25,10 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.diffsound import Diffsound
+from diffsound.decoder.diffsound import Diffsound, Predictor
 from diffsound.decoder.diffusion.samplers import ancestral
 from diffsound.decoder.layers import split_heads
-from diffsound.decoder.sampling import Predictor
+from diffsound.decoder.sampling import Request
 from diffsound.model.backends import quantize_int8
 from diffsound.text.features import TextFeatures
 
@@ -124,7 +124,7 @@ def main() -> None:
     text = TextFeatures(features, mask, features.mean(1))
     tokens = torch.randint(config.codebook_size + 1, (1, config.rows, config.columns))
     t = torch.tensor([steps // 2])
-    predict = Predictor(model.transformer, text, None, guidance_scale=1.0)
+    predict = Predictor(model.transformer, Request(text, tokens.shape[1:], []))
     predict.prepare([steps // 2])
     logits = predict(tokens, steps // 2)
 

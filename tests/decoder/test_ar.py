@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from diffsound.decoder import SamplingSettings
 from diffsound.decoder.ar import ARDecoder
 from diffsound.decoder.config import ARConfig
-from diffsound.decoder.contract import Known
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder.sampling import Known
 from diffsound.errors import InputError
 
 GRID = (3, 5)
@@ -50,13 +50,9 @@ def test_cache_and_batch_change_nothing(
     for item in range(3):
         one = slice(item, item + 1)
         for use_cache in (True, False):
+            model.use_cache = use_cache
             alone = model.generate(
-                text[one],
-                GRID,
-                make_generators([4 + item]),
-                settings,
-                negative=negative[one],
-                use_cache=use_cache,
+                text[one], GRID, make_generators([4 + item]), settings, negative=negative[one]
             )
             assert torch.equal(alone[0], together[item])
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from diffsound.decoder import build_decoder
+from diffsound.decoder import SamplingSettings, build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig, LossConfig, ScheduleConfig
-from diffsound.decoder.contract import Choice, kept_parts
 from diffsound.decoder.diffsound import Diffsound
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder.sampling import Choice, kept_parts
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffsound.decoder import codes as grids
+from diffsound.decoder import layers as grids
 
 GOLDEN = Path(__file__).parent / "golden" / "permuter_5x53.npz"
 

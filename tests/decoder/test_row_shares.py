@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffsound.decoder import build_decoder
+from diffsound.decoder import SamplingSettings, build_decoder
 from diffsound.decoder.config import DiffsoundConfig, LossConfig, ScheduleConfig
-from diffsound.decoder.contract import Known
 from diffsound.decoder.diffsound import Diffsound
-from diffsound.decoder.diffusion.process import sample_xt
-from diffsound.decoder.diffusion.schedule import row_times
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder.diffusion.process import row_times, sample_xt
+from diffsound.decoder.sampling import Known
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
 

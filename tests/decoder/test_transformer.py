@@ -8,16 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from diffsound.decoder.codes import (
+from diffsound.decoder.config import DiffsoundConfig
+from diffsound.decoder.diffsound import DenoisingTransformer
+from diffsound.decoder.layers import (
+    AdaptiveNorm,
     CellPositions,
     ColumnEmbedding,
     ColumnLogits,
     codes_of,
+    gelu2,
     init_weights,
+    stretch,
 )
-from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.layers import AdaptiveNorm, gelu2, stretch
-from diffsound.decoder.transformer import DenoisingTransformer
 from diffsound.text.features import TextFeatures
 
 TOKENS = torch.randint(9, (2, 2, 5), generator=torch.Generator().manual_seed(3))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from cli_support import option_names
 from diffsound.batch.rows import BatchRow
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder import SamplingSettings
 from diffsound.errors import InputError
 from diffsound.generation.settings import (
     OUTPUT,

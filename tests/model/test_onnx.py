@@ -16,10 +16,10 @@ from torch import Tensor
 from diffsound.audio.mel import MelConfig
 from diffsound.codec import Codec
 from diffsound.codec.config import FrameTextureConfig
+from diffsound.decoder import SamplingSettings
 from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.contract import Choice
 from diffsound.decoder.diffsound import Diffsound
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder.sampling import Choice
 from diffsound.errors import BundleError, InputError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.model.backends import networks

@@ -17,8 +17,8 @@ from diffsound.config import load_config
 from diffsound.data.loaders import EpochLoader
 from diffsound.data.shards import PreparedData
 from diffsound.decoder import build_decoder
-from diffsound.decoder.codes import codes_of
 from diffsound.decoder.config import DiffsoundConfig
+from diffsound.decoder.layers import codes_of
 from diffsound.errors import BundleError, ConfigError, DataError
 from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures

@@ -19,9 +19,8 @@ Share = Annotated[float, Field(gt=0, le=1e6)]
 class ScheduleConfig(Config):
     """The forward process (section IV-B; end values of section VII-A).
 
-    kind: how the share of lost tokens grows: in even steps (the paper), as Nichol and Dhariwal's
-        cosine, as a "quarter" of a sine (few tokens are drawn at first, as by MaskGIT), or by the
-        published code's rule.
+    kind: how the share of lost tokens grows: in even steps (the paper), as a "quarter" of a sine
+        (few tokens are drawn at first, as by MaskGIT), or by the published code's rule.
     gamma_end: γ̄_T, the share of masked tokens at T; only "mask_uniform" has the choice.
     row_shares: None noises all rows alike (the paper). Else the rows are drawn one after another,
         each with its share of the chain (first row first, in any unit): for residual codecs, whose
@@ -30,7 +29,7 @@ class ScheduleConfig(Config):
         per turn. None: one row per turn.
     """
 
-    kind: Literal["linear", "cosine", "quarter", "official"] = "linear"
+    kind: Literal["linear", "quarter", "official"] = "linear"
     transition: Literal["uniform", "mask", "mask_uniform"] = "mask_uniform"
     gamma_end: Annotated[float, Field(gt=0, lt=1)] = 0.9
     row_shares: Annotated[tuple[Share, ...], Field(max_length=256)] | None = None

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffsound.decoder import build_decoder
+from diffsound.decoder import SamplingSettings, build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
-from diffsound.decoder.settings import SamplingSettings
 from diffsound.errors import BundleError, ConfigError
 
 StateDict = dict[str, Tensor]

@@ -1,125 +1,256 @@
-"""One generation by Diffsound: the network as a sampler's logits function, and its start."""
+"""What is asked of a token decoder, and how Diffsound's samplers answer it."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from diffsound.decoder.config import DiffsoundConfig
-from diffsound.decoder.contract import Choice, Known, StepCallback, kept_parts, split_items
+from diffsound.decoder import SamplingSettings
+from diffsound.decoder.config import ARConfig, DiffsoundConfig
 from diffsound.decoder.diffusion import samplers
-from diffsound.decoder.diffusion.draws import guide
 from diffsound.decoder.diffusion.process import sample_stationary, sample_xt
-from diffsound.decoder.diffusion.schedule import Schedule, Time, row_times
-from diffsound.decoder.settings import SamplerName, SamplingSettings
-from diffsound.decoder.transformer import DenoisingTransformer
 from diffsound.errors import InputError
 from diffsound.text.features import TextFeatures
-from diffsound.threads import torch_threads
+
+if TYPE_CHECKING:
+    from diffsound.decoder.diffsound import Diffsound, Predictor
+
+DEFAULT_SAMPLING = SamplingSettings()
+
+# Called after every step with (steps done, steps in all, current tokens [B, F', L']).
+# Cells not drawn yet hold the mask index K.
+StepCallback = Callable[[int, int, Tensor], None]
 
 
-class Predictor:
-    """`predict(tokens, t, rows) -> logits` for fixed texts, guidance included.
+@dataclass(frozen=True)
+class Known:
+    """Tokens given beforehand: for inpainting and continuing, and (with `start_step`) variation.
 
-    The texts' keys and values are computed when it is made, the timesteps' scales and shifts by
-    `prepare`; a step then costs what depends on the tokens only.
+    tokens: [B, F', L'] the clip's own tokens.
+    keep: [B, F', L'] bool, True at cells that must come out exactly as given.
+    start_step: None starts free cells from the stationary distribution; t in 1..T starts them
+        from q(x_t | tokens), so a small t stays near the original.
     """
 
-    def __init__(
-        self,
-        transformer: DenoisingTransformer,
-        text: TextFeatures,
-        negative: TextFeatures | None,
-        *,
-        guidance_scale: float,
-        guided_share: float = 1.0,
-        together: int = 1,
-    ) -> None:
-        self.transformer = transformer
-        self.guidance_scale = guidance_scale
-        self.guided_share = guided_share
-        self.device = next(transformer.parameters()).device
-        with torch_threads(1):
-            self.parts = [
-                (items, transformer.read_text(texts))
-                for items, texts in split_items(
-                    text,
-                    negative if self.guided else None,
-                    self.device,
-                    together=together,
-                    trim=not transformer.config.attend_padding,
-                )
-            ]
-        self.places: dict[int, int] = {}
-        self.modulations: list[tuple[Tensor, ...]] = []
+    tokens: Tensor
+    keep: Tensor
+    start_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of the takes of a text are worth finishing.
+
+    share: of the chain, from its start at T, after which they are compared.
+    best: the rows that are drawn by then, [B, k, L'] -> which items go on, int64, rising; at least
+        one of those drawn `together`.
+    """
+
+    share: float
+    best: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class DecoderLoss:
+    """loss: a scalar to differentiate; per_item: [B], detached; logs: named detached scalars."""
+
+    loss: Tensor
+    per_item: Tensor
+    logs: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `TokenDecoder.generate`."""
+
+    text: TextFeatures
+    grid: tuple[int, int]
+    generators: Sequence[torch.Generator]
+    settings: SamplingSettings = DEFAULT_SAMPLING
+    negative: TextFeatures | None = None
+    known: Known | None = None
+    callback: StepCallback | None = None
+    together: int = 1
+    choice: Choice | None = None
 
     @property
     def guided(self) -> bool:
-        return self.guidance_scale != 1
+        return self.settings.guidance_scale != 1
 
-    def guided_at(self, t: int) -> bool:
-        """Whether a step that leaves time t is guided: the chain's first share is."""
-        return self.guided and t > (1 - self.guided_share) * self.transformer.config.timesteps
-
-    def prepare(self, times: Iterable[int]) -> None:
-        """Compute the scales and shifts of these times, for all blocks and texts at once."""
-        self.places = {t: place for place, t in enumerate(times)}
-        t = torch.tensor(list(self.places), device=self.device)[:, None]
-        with torch_threads(1):
-            if self.transformer.pooled is None:  # then they are the same for every text
-                self.modulations = [self.transformer.modulations(t, None)] * len(self.parts)
-            else:
-                self.modulations = [
-                    self.transformer.modulations(t.expand(-1, len(context.pooled)), context.pooled)
-                    for _, context in self.parts
-                    if context.pooled is not None
-                ]
-
-    def only(self, kept: Sequence[int]) -> Predictor:
-        """The same for some of the items alone, of every part at least one."""
-        chosen = copy.copy(self)
-        chosen.parts, chosen.modulations = [], []
-        parts = [items for items, _ in self.parts]
-        for place, items, texts in kept_parts(parts, kept, self.guided):
-            chosen.parts.append((items, self.parts[place][1][texts]))
-            # Scales that are the same for every text have one entry for all of them.
-            scales = self.modulations[place]
-            shared = self.transformer.pooled is None
-            chosen.modulations.append(scales if shared else tuple(m[:, texts] for m in scales))
-        return chosen
-
-    def __call__(self, tokens: Tensor, t: int, rows: Tensor | None = None) -> Tensor:
-        """tokens [B, F', L'] at time t -> logits [B, F', L', K], or of some rows [n] only."""
-        place, guided = self.places[t], self.guided_at(t)
-        logits = []
-        for (items, context), modulations in zip(self.parts, self.modulations, strict=True):
-            part = tokens[items]
-            scales = tuple(m[place] for m in modulations)
-            if guided:
-                out = self.transformer(torch.cat((part, part)), scales, context, rows)
-                toward, away = out.chunk(2)
-                out = guide(toward, away, self.guidance_scale)
-            else:
-                scales = tuple(m[: len(part)] for m in scales)
-                out = self.transformer(part, scales, context[: len(part)], rows)
-            logits.append(out)
-        return logits[0] if len(logits) == 1 else torch.cat(logits)
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """[B, F', L'] of the tokens."""
+        return (len(self.text), *self.grid)
 
 
-def check_sampling(
-    config: DiffsoundConfig,
-    settings: SamplingSettings,
-    known: Known | None,
-    choice: Choice | None = None,
-) -> None:
+class TokenDecoder(nn.Module):
+    """Text features to a grid of tokens; AR and Diffsound alike."""
+
+    chooses_early: bool
+    """Whether a `Choice` can be made: coarse rows are finished before fine ones begin."""
+
+    def __init__(self, config: DiffsoundConfig | ARConfig) -> None:
+        super().__init__()
+        self.rows = config.rows
+        self.codebook_size = config.codebook_size
+        self.text_dim = config.text_dim
+
+    @abstractmethod
+    def loss(
+        self, tokens: Tensor, text: TextFeatures, generator: torch.Generator | None = None
+    ) -> DecoderLoss:
+        """Training loss of tokens [B, F', L'] given their text."""
+
+    @abstractmethod
+    def _check(self, request: Request) -> None:
+        """Refuse what this kind of decoder cannot do."""
+
+    @abstractmethod
+    def _draw(self, request: Request) -> Tensor:
+        """The tokens of a request that was checked."""
+
+    @torch.no_grad()
+    def generate(
+        self,
+        text: TextFeatures,
+        grid: tuple[int, int],
+        generators: Sequence[torch.Generator],
+        settings: SamplingSettings = DEFAULT_SAMPLING,
+        *,
+        negative: TextFeatures | None = None,
+        known: Known | None = None,
+        callback: StepCallback | None = None,
+        together: int = 1,
+        choice: Choice | None = None,
+    ) -> Tensor:
+        """Draw tokens [B, F', L'], or only those of the items chosen on the way; one CPU generator
+        per item.
+
+        An item's tokens depend on its own text and generator only, never on its neighbours in
+        the batch, but for the `together` items in a row that one caller always asks for at once:
+        those may run as one, which is cheaper. `negative` is what guidance moves away from (the
+        encoded empty text when the user gave none); it is needed when guidance_scale != 1.
+        `choice` is for decoders that draw rows in turn (`chooses_early`); others refuse it.
+        """
+        request = Request(
+            text, grid, generators, settings, negative, known, callback, together, choice
+        )
+        _check_request(self, request)
+        self._check(request)
+        was_training = self.training
+        self.eval()
+        try:
+            return self._draw(request)
+        finally:
+            self.train(was_training)
+
+
+def _check_request(decoder: TokenDecoder, request: Request) -> None:
+    """What every decoder asks of a request; the first thing wrong becomes an InputError."""
+    text, negative, grid = request.text, request.negative, request.grid
+    if grid[0] != decoder.rows or grid[1] < 1:
+        raise InputError(
+            f"this decoder makes grids of {decoder.rows} rows and at least 1 column, "
+            f"not {tuple(grid)}"
+        )
+    if len(text) < 1 or len(request.generators) != len(text):
+        raise InputError(
+            f"give one generator per text: {len(text)} texts, {len(request.generators)} generators"
+        )
+    _check_text("text", text, decoder.text_dim)
+    if request.guided:
+        if negative is None:
+            raise InputError(
+                "guidance_scale other than 1 needs a negative text (the empty one by default)"
+            )
+        if len(negative) != len(text):
+            raise InputError(f"{len(negative)} negative texts given for {len(text)} texts")
+        _check_text("negative text", negative, decoder.text_dim)
+    if request.known is not None:
+        _check_known(request.known, request.shape, decoder.codebook_size)
+
+
+def _check_text(name: str, text: TextFeatures, text_dim: int) -> None:
+    if text.dim != text_dim:
+        raise InputError(
+            f"the {name} has {text.dim} features, this decoder needs {text_dim}: "
+            "use the text encoder it was trained with"
+        )
+    if not bool(text.mask.any(1).all()):
+        raise InputError(f"a {name} has no tokens at all")
+
+
+def _check_known(known: Known, shape: tuple[int, ...], codebook_size: int) -> None:
+    for name, tensor in (("tokens", known.tokens), ("keep", known.keep)):
+        if tuple(tensor.shape) != shape:
+            raise InputError(f"known {name} have shape {tuple(tensor.shape)}, not {shape}")
+    if known.keep.dtype != torch.bool:
+        raise InputError(f"known keep must be bool, not {known.keep.dtype}")
+    low, high = int(known.tokens.min()), int(known.tokens.max())
+    if low < 0 or high >= codebook_size:
+        raise InputError(
+            f"known tokens must lie in 0..{codebook_size - 1}, found {low if low < 0 else high}: "
+            "were they made by another codec?"
+        )
+
+
+def split_items(
+    request: Request, device: torch.device, *, trim: bool = True
+) -> list[tuple[slice, TextFeatures]]:
+    """The batch as parts to run one by one: (which items, their texts, negatives after them).
+
+    On a CPU every item is a part of its own, without the padding its neighbours need: products of
+    other shapes round differently, and one flipped bit would make tokens depend on the batch. An
+    accelerator runs the whole batch at once, where only rounding can make such a difference.
+    The items that are asked for `together`, such as the takes of one text, are one part anyway.
+    trim: False keeps the padding, for a decoder that attends to it.
+    """
+    text, negative = request.text, request.negative if request.guided else None
+    size = request.together if device.type == "cpu" else len(text)
+    parts = []
+    for start in range(0, len(text), size):
+        items = slice(start, min(start + size, len(text)))
+        batches = [text[items]] if negative is None else [text[items], negative[items]]
+        if trim:
+            batches = [_trim(batch) for batch in batches]
+        parts.append((items, TextFeatures.cat(batches).to(device)))
+    return parts
+
+
+def _trim(text: TextFeatures) -> TextFeatures:
+    """Without the positions that are padding in every text of the batch."""
+    length = int(text.mask.any(0).nonzero().max()) + 1
+    return TextFeatures(text.features[:, :length], text.mask[:, :length], text.pooled)
+
+
+def kept_parts(
+    parts: Sequence[slice], kept: Sequence[int], paired: bool
+) -> Iterator[tuple[int, slice, list[int]]]:
+    """What is left of `split_items` when only the items `kept` (rising) go on.
+
+    For every part with one of them: its place among the parts, its items among those kept, and
+    which of its texts they have; with `paired` every text's negative is as many places after it as
+    the part has items.
+    """
+    start = 0
+    for place, part in enumerate(parts):
+        mine = [item - part.start for item in kept if part.start <= item < part.stop]
+        if mine:
+            negatives = [part.stop - part.start + item for item in mine] if paired else []
+            yield place, slice(start, start + len(mine)), mine + negatives
+            start += len(mine)
+
+
+def check_sampling(config: DiffsoundConfig, request: Request) -> None:
     """Refuse what Diffsound's samplers cannot do, in one line."""
-    if choice is not None and config.schedule.row_shares is None:
+    settings, known, steps = request.settings, request.known, config.timesteps
+    if request.choice is not None and config.schedule.row_shares is None:
         raise InputError("takes can be compared on the way only where rows are drawn in turn")
-    steps = config.timesteps
     if settings.num_inference_steps is not None and settings.stride is not None:
         raise InputError("give num_inference_steps or stride, not both")
     for name, value in (
@@ -150,34 +281,18 @@ def check_sampling(
             raise InputError("the sampler 'official' takes truncation, not temperature or top_k")
 
 
-def sample(
-    predict: Predictor,
-    schedule: Schedule,
-    windows: Tensor | None,
-    shape: tuple[int, int, int],
-    generators: Sequence[torch.Generator],
-    settings: SamplingSettings,
-    known: Known | None,
-    callback: StepCallback | None,
-    choice: Choice | None = None,
-) -> Tensor:
-    """Run the chosen sampler for tokens of `shape` [B, F', L'].
-
-    windows: [F', 2], when each row is noised (`diffusion/schedule.py`), if not all alike.
-    """
-    first = schedule.steps
-    shared: dict[str, Any] = {"truncation": settings.truncation, "callback": callback}
+def sample(decoder: Diffsound, predict: Predictor, request: Request) -> Tensor:
+    """Run the chosen sampler for the tokens [B, F', L'] of a request."""
+    settings, schedule, generators = request.settings, decoder.schedule, request.generators
+    known, first = request.known, schedule.steps
+    options: dict[str, Any] = {"truncation": settings.truncation, "callback": request.callback}
     if known is not None:
-        known = Known(
-            known.tokens.to(predict.device), known.keep.to(predict.device), known.start_step
+        known = replace(
+            known, tokens=known.tokens.to(predict.device), keep=known.keep.to(predict.device)
         )
         first = known.start_step or first
-        shared |= {"known": known.tokens, "keep": known.keep}
-
-    def cell_times(t: int) -> Time:
-        return t if windows is None else row_times(t, windows, schedule.steps)
-
-    start = _start(settings.sampler, schedule, shape, generators, known, predict.device, cell_times)
+        options |= {"known": known.tokens, "keep": known.keep}
+    start = _start(decoder, request, known, predict.device)
 
     if settings.sampler == "official":
         from diffsound.decoder.diffusion.official import official_timesteps
@@ -185,9 +300,9 @@ def sample(
         stride = settings.stride or 1
         predict.prepare(t for t, _ in official_timesteps(first, stride))
         return samplers.official(
-            predict, schedule, start, generators, stride=stride, start_step=first, **shared
+            predict, schedule, start, generators, stride=stride, start_step=first, **options
         )
-    shared |= {"temperature": settings.temperature, "top_k": settings.top_k}
+    options |= {"temperature": settings.temperature, "top_k": settings.top_k}
     evaluations = settings.num_inference_steps
     chain = samplers.timesteps_for(
         schedule.steps,
@@ -199,66 +314,59 @@ def sample(
         # It picks its times by the share of masks left: any of them may come.
         predict.prepare(range(1, schedule.steps + 1))
         return samplers.confidence(
-            predict, schedule, start, len(chain) - 1, generators, remask=settings.remask, **shared
+            predict, schedule, start, len(chain) - 1, generators, remask=settings.remask, **options
         )
     predict.prepare(chain[:-1])
-    if windows is not None:
-        shared["cell_times"] = cell_times
-    if choice is None:
-        return samplers.ancestral(predict, schedule, start, chain, generators, **shared)
+    if decoder.windows is not None:
+        options["cell_times"] = decoder.cell_times
+    if request.choice is None:
+        return samplers.ancestral(predict, schedule, start, chain, generators, **options)
 
-    cut, rows = _comparison(chain, choice.share, schedule.steps, cell_times)
-    first_part, rest = slice(cut), slice(cut, None)
+    cut, rows = _comparison(decoder, chain, request.choice.share)
     begun = samplers.ancestral(
-        predict, schedule, start, chain, generators, steps=first_part, **shared
+        predict, schedule, start, chain, generators, steps=slice(cut), **options
     )
-    kept = choice.best(begun[:, :rows])
+    kept = request.choice.best(begun[:, :rows])
     if cut + 1 == len(chain):
         return begun[kept]
-    shared |= {name: shared[name][kept] for name in ("known", "keep") if name in shared}
+    options |= {name: options[name][kept] for name in ("known", "keep") if name in options}
     places = kept.tolist()
+    chosen = [generators[place] for place in places]
     return samplers.ancestral(
         predict.only(places),
         schedule,
         begun[kept],
         chain,
-        [generators[place] for place in places],
-        steps=rest,
-        **shared,
+        chosen,
+        steps=slice(cut, None),
+        **options,
     )
 
 
-def _comparison(
-    chain: Sequence[int], share: float, steps: int, cell_times: Callable[[int], Time]
-) -> tuple[int, int]:
+def _comparison(decoder: Diffsound, chain: Sequence[int], share: float) -> tuple[int, int]:
     """The first place in the chain, from `share` of it on, where rows are drawn; and how many."""
     for place, t in enumerate(chain):
-        times = cell_times(t)
+        times = decoder.cell_times(t)
         assert isinstance(times, Tensor)
         rows = int((times == 0).sum())
-        if rows and t <= (1 - share) * steps + 1e-9:
+        if rows and t <= (1 - share) * decoder.schedule.steps + 1e-9:
             return place, rows
     raise AssertionError("all rows are drawn at the end of a chain")
 
 
 def _start(
-    sampler: SamplerName,
-    schedule: Schedule,
-    shape: tuple[int, int, int],
-    generators: Sequence[torch.Generator],
-    known: Known | None,
-    device: torch.device,
-    cell_times: Callable[[int], Time],
+    decoder: Diffsound, request: Request, known: Known | None, device: torch.device
 ) -> Tensor:
     """What the free cells hold before the first step."""
+    schedule, generators, sampler = decoder.schedule, request.generators, request.settings.sampler
     if known is not None and known.start_step is not None:
         if sampler == "confidence":
             lost = 1 - float(schedule.stay[known.start_step])
             return samplers.mask_share(known.tokens, lost, generators, schedule, known.keep)
-        times = cell_times(known.start_step)
+        times = decoder.cell_times(known.start_step)
         if isinstance(times, Tensor):
             times = times.expand(len(known.tokens), -1)
         return sample_xt(known.tokens, times, schedule, generators)
     if sampler == "ancestral":
-        return sample_stationary(shape, schedule, generators, device)
-    return torch.full(shape, schedule.mask_index, device=device)
+        return sample_stationary(request.shape, schedule, generators, device)
+    return torch.full(request.shape, schedule.mask_index, device=device)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from diffsound.audio.mel import band_edges
 from diffsound.audio.mixing import PEAK, decibels, gain_to, level_db
-from diffsound.decoder.contract import Known
+from diffsound.decoder.sampling import Known
 from diffsound.errors import InputError
 from diffsound.generation.settings import GenerationSettings
 from diffsound.generation.sound import Sound, Sounds

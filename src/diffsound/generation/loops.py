@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffsound.decoder.contract import Known, StepCallback
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder import SamplingSettings
+from diffsound.decoder.sampling import Known, StepCallback
 from diffsound.generation.jobs import seam_seed
 from diffsound.text.features import TextFeatures
 

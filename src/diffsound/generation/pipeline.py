@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from diffsound.decoder.contract import Choice
+from diffsound.decoder.sampling import Choice
 from diffsound.errors import InputError
 from diffsound.generation import loops
 from diffsound.generation.edits import Clip, Edit, at_level, at_one_level, extend, inpaint, vary

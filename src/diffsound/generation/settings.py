@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model, mode
 from pydantic.fields import FieldInfo
 
 from diffsound.config import Config
-from diffsound.decoder.settings import SamplerName, SamplingSettings
+from diffsound.decoder import SamplerName, SamplingSettings
 from diffsound.errors import InputError
 from diffsound.text import MAX_PROMPT_CHARS
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.codec.codec import Codec
-from diffsound.decoder.codes import ColumnEmbedding
-from diffsound.decoder.layers import CrossAttention, FeedForward, SelfAttention
+from diffsound.decoder.layers import ColumnEmbedding, CrossAttention, FeedForward, SelfAttention
 from diffsound.errors import BundleError, InputError
 from diffsound.model.bundle import Bundle
 from diffsound.threads import torch_threads
@@ -20,7 +19,7 @@ from diffsound.vocoder import Vocoder
 if TYPE_CHECKING:
     from diffsound.decoder.ar import ARDecoder
     from diffsound.decoder.diffsound import Diffsound
-    from diffsound.model.onnx_runtime import OnnxCodec, OnnxDiffsound, OnnxVocoder
+    from diffsound.model.onnx_runtime import OnnxCodec, OnnxVocoder
 
 Backend = Literal["torch", "int8", "onnx"]
 
@@ -28,7 +27,7 @@ Backend = Literal["torch", "int8", "onnx"]
 class Networks(NamedTuple):
     """The networks of a generation; whatever runs them, each keeps its stage's contract."""
 
-    decoder: Diffsound | ARDecoder | OnnxDiffsound
+    decoder: Diffsound | ARDecoder
     codec: Codec | OnnxCodec
     vocoder: Vocoder | OnnxVocoder
 

@@ -27,8 +27,7 @@ from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.frame_texture import UNIT, TextureNoise
 from diffsound.config import Config
-from diffsound.decoder.diffsound import Diffsound
-from diffsound.decoder.transformer import Block, DenoisingTransformer, TextContext
+from diffsound.decoder.diffsound import Block, DenoisingTransformer, Diffsound, TextContext
 from diffsound.errors import BundleError, InputError, MissingExtraError
 from diffsound.files import atomic_write, sha256
 from diffsound.model.bundle import STAGES, Bundle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,8 @@ from torch import Tensor
 
 from diffsound.codec.codec import Codec
 from diffsound.config import parse_config
-from diffsound.decoder.contract import (
-    Choice,
-    Known,
-    StepCallback,
-    check_request,
-    kept_parts,
-    split_items,
-)
-from diffsound.decoder.diffsound import Diffsound
-from diffsound.decoder.diffusion.draws import guide
-from diffsound.decoder.sampling import Predictor, check_sampling, sample
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder.diffsound import DenoisingTransformer, Diffsound, Predictor
+from diffsound.decoder.sampling import Request
 from diffsound.errors import BundleError, ConfigError, MissingExtraError
 from diffsound.files import read_json
 from diffsound.model.bundle import Bundle
@@ -34,7 +25,7 @@ from diffsound.vocoder import Vocoder
 
 def onnx_networks(
     bundle: Bundle, folder: str | Path
-) -> tuple[OnnxDiffsound, OnnxCodec, Vocoder | OnnxVocoder]:
+) -> tuple[Diffsound, OnnxCodec, Vocoder | OnnxVocoder]:
     """The decoder, codec and vocoder of a bundle as its exported files run them; `folder` is the
     bundle's own.
 
@@ -51,8 +42,10 @@ def onnx_networks(
     sessions = {Path(name).stem: Session(export / name) for name in config.files}
     if not isinstance(bundle.decoder, Diffsound):
         raise BundleError(f"{export} is no export of an AR decoder")
+    decoder = copy.copy(bundle.decoder)
+    decoder.predictor = partial(SessionPredictor, sessions["decoder"])
     return (
-        OnnxDiffsound(bundle.decoder, sessions["decoder"]),
+        decoder,
         OnnxCodec(bundle.codec, sessions["codec"]),
         OnnxVocoder(sessions["vocoder"]) if "vocoder" in sessions else bundle.vocoder,
     )
@@ -120,112 +113,32 @@ class OnnxVocoder:
         return self.session(mel=mel)
 
 
-class OnnxDiffsound:
-    """Diffsound's generation with the denoiser in a session."""
-
-    def __init__(self, decoder: Diffsound, session: Session) -> None:
-        self.decoder = decoder
-        self.session = session
-
-    @torch.no_grad()
-    def generate(
-        self,
-        text: TextFeatures,
-        grid: tuple[int, int],
-        generators: Sequence[torch.Generator],
-        settings: SamplingSettings,
-        *,
-        negative: TextFeatures | None = None,
-        known: Known | None = None,
-        callback: StepCallback | None = None,
-        together: int = 1,
-        choice: Choice | None = None,
-    ) -> Tensor:
-        """Draw tokens [B, F', L'], or those of the takes chosen; see the decoders' contract."""
-        decoder = self.decoder
-        check_request(
-            rows=decoder.rows,
-            codebook_size=decoder.codebook_size,
-            text_dim=decoder.text_dim,
-            text=text,
-            grid=grid,
-            generators=generators,
-            settings=settings,
-            negative=negative,
-            known=known,
-        )
-        check_sampling(decoder.config, settings, known, choice)
-        predict = SessionPredictor(decoder, self.session, text, negative, settings, together)
-        return sample(
-            predict,
-            decoder.schedule,
-            decoder.windows,
-            (len(text), *grid),
-            generators,
-            settings,
-            known,
-            callback,
-            choice,
-        )
-
-
 class SessionPredictor(Predictor):
-    """`predict(tokens, t) -> logits` by a session, part by part."""
+    """The decoder's network in a session. Each part holds its texts as they are, since the graph
+    computes their keys and values, and a time's scales and shifts, itself."""
 
     def __init__(
-        self,
-        decoder: Diffsound,
-        session: Session,
-        text: TextFeatures,
-        negative: TextFeatures | None,
-        settings: SamplingSettings,
-        together: int,
+        self, session: Session, transformer: DenoisingTransformer, request: Request
     ) -> None:
-        self.transformer = decoder.transformer
-        self.guidance_scale = settings.guidance_scale
-        self.guided_share = settings.guided_share
-        self.device = torch.device("cpu")
         self.session = session
-        self.texts = split_items(
-            text,
-            negative if self.guided else None,
-            self.device,
-            together=together,
-            trim=not decoder.config.attend_padding,
-        )
+        super().__init__(transformer, request)
 
-    def only(self, kept: Sequence[int]) -> SessionPredictor:
-        """The same for some of the items alone."""
-        chosen = copy.copy(self)
-        parts = [items for items, _ in self.texts]
-        chosen.texts = [
-            (items, self.texts[place][1][texts])
-            for place, items, texts in kept_parts(parts, kept, self.guided)
-        ]
-        return chosen
+    def _read(self, texts: Sequence[tuple[slice, TextFeatures]]) -> None:
+        self.parts: list[Any] = list(texts)
 
     def prepare(self, times: Iterable[int]) -> None:
-        """The graph makes a time's scales and shifts itself."""
+        self.modulations = [()] * len(self.parts)
 
-    def __call__(self, tokens: Tensor, t: int, rows: Tensor | None = None) -> Tensor:
-        """tokens [B, F', L'] at time t -> logits [B, F', L', K], or of some rows [n] only."""
-        guided = self.guided_at(t)
-        logits = []
-        for items, texts in self.texts:
-            part = tokens[items]
-            text = texts if guided else texts[: len(part)]
-            out = self.session(
-                tokens=torch.cat((part, part)) if guided else part,
-                t=torch.full((len(text),), t),
-                text=text.features,
-                mask=text.mask,
-                pooled=text.pooled,
-            )
-            if guided:
-                toward, away = out.chunk(2)
-                out = guide(toward, away, self.guidance_scale)
-            logits.append(out if rows is None else out[:, rows])
-        return torch.cat(logits)
+    def _logits(self, tokens: Tensor, t: int, place: int, rows: Tensor | None) -> Tensor:
+        text = self.parts[place][1][: len(tokens)]
+        logits = self.session(
+            tokens=tokens,
+            t=torch.full((len(text),), t),
+            text=text.features,
+            mask=text.mask,
+            pooled=text.pooled,
+        )
+        return logits if rows is None else logits[:, rows]
 
 
 def _read_config(export: Path) -> ExportConfig:

@@ -18,11 +18,15 @@ from diffsound.config import Config, parse_config
 from diffsound.data.datasets import LabelTokenDataset, TokenDataset
 from diffsound.data.loaders import CurriculumSampler, EpochLoader, ItemSampler, Schedule
 from diffsound.data.shards import PreparedData
-from diffsound.decoder import build_decoder
-from diffsound.decoder.codes import ColumnEmbedding, ColumnLogits, codes_of
+from diffsound.decoder import SamplingSettings, build_decoder
 from diffsound.decoder.config import DecoderConfig, DiffsoundConfig
-from diffsound.decoder.layers import FeedForward, SelfAttention
-from diffsound.decoder.settings import SamplingSettings
+from diffsound.decoder.layers import (
+    ColumnEmbedding,
+    ColumnLogits,
+    FeedForward,
+    SelfAttention,
+    codes_of,
+)
 from diffsound.errors import ConfigError, DataError
 from diffsound.text.encoders import load_text_encoder
 from diffsound.text.features import CachedTextEncoder, TextEncoderConfig, TextFeatures

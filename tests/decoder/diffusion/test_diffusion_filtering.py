@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from diffsound.decoder.diffusion.draws import (
+from diffsound.decoder.diffusion.process import uniforms
+from diffsound.decoder.diffusion.samplers import (
     draw_categorical,
     filter_logits,
     guide,
     gumbel,
     truncation_mask,
-    uniforms,
 )
 
 LOGITS = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15]).log()

@@ -8,6 +8,7 @@ import torch
 
 from diffsound.decoder.diffusion.official import official_schedule
 from diffsound.decoder.diffusion.process import (
+    linear_schedule,
     q_xt_given_x0,
     reverse_probs,
     sample_stationary,
@@ -20,7 +21,6 @@ from diffsound.decoder.diffusion.samplers import (
     official,
     timesteps_for,
 )
-from diffsound.decoder.diffusion.schedule import linear_schedule
 
 KINDS = ("uniform", "mask", "mask_uniform")
 SIZE = 3

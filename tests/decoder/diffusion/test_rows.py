@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from diffsound.decoder.diffusion.loss import rows_in_turn
+from diffsound.decoder.diffusion.process import in_turn, linear_schedule, row_times
 from diffsound.decoder.diffusion.samplers import ancestral, timesteps_for
-from diffsound.decoder.diffusion.schedule import in_turn, linear_schedule, row_times, rows_in_turn
 
 STEPS = 20
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from diffsound.decoder.diffusion.process import log_reverse_probs, posterior
-from diffsound.decoder.diffusion.schedule import Schedule
+from diffsound.decoder.diffusion.process import Schedule, log_reverse_probs, posterior
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,26 @@ def rows_loss(
     if schedule.transition == "mask":
         weights = weights * (xt == schedule.mask_index).any(-1).to(weights)
     return (nll * weights).sum(1) / weights.sum(1).clamp_min(torch.finfo(nll.dtype).tiny)
+
+
+def rows_in_turn(
+    times: Tensor, windows: Tensor, count: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows to ask about at these times of rows [B, F'], and how many turns ahead each is: [B, n].
+
+    Rows of the turns before are clean (time 0), rows of the turns after fully noised. Of the
+    current turn `count` rows are picked at random, or all if there are no more, then rows of the
+    turns after it; n is count + 1, so one at least is of a later turn until the last.
+    """
+    turn = torch.cat((torch.zeros(1), (windows.diff(dim=0) != 0).any(1).cumsum(0)))  # [F']
+    clean = (times == 0).sum(1).clamp(max=times.shape[1] - 1)
+    ahead = turn - turn[clean][:, None]  # [B, F']: below 0 before, 0 in the current turn
+    order = ahead + 0.5 * torch.rand(ahead.shape, generator=generator)
+    order = torch.where(ahead < 0, torch.inf, order)
+    rank = order.argsort(1).argsort(1)
+    surplus = (ahead == 0) & (rank >= count)
+    rows = torch.where(surplus, order + len(windows), order).argsort(1)[:, : count + 1]
+    return rows, ahead.gather(1, rows)
 
 
 def _mean_guessed(nll: Tensor, xt: Tensor, schedule: Schedule, keep: int) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, one_hot, pad
 
-from diffsound.decoder.diffusion.draws import truncation_mask
-from diffsound.decoder.diffusion.schedule import Schedule, Time, spread
+from diffsound.decoder.diffusion.process import Schedule, Time, spread
+from diffsound.decoder.diffusion.samplers import truncation_mask
 
 LOG_FLOOR = -70.0  # the published code's log 0
 _FLOOR = 1e-30  # its probability of the impossible

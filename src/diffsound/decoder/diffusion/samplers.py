@@ -22,16 +22,12 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from diffsound.decoder.diffusion.draws import (
-    Generators,
-    draw_categorical,
-    filter_logits,
-    gumbel,
-    uniforms,
-)
-from diffsound.decoder.diffusion.process import reverse_probs
-from diffsound.decoder.diffusion.schedule import Schedule
+from diffsound.decoder.diffusion.process import Generators, Schedule, reverse_probs, uniforms
+
+# Below it the quotient overflows, and the most likely token is drawn anyway.
+_COLDEST = 1e-6
 
 Predict = Callable[..., Tensor]
 Callback = Callable[[int, int, Tensor], None]  # steps done, steps in all, tokens
@@ -87,7 +83,7 @@ def ancestral(
     start: x at time timesteps[0], drawn from p(x_T) or q(x_t|x_0). timesteps: falling, to 0 for
     clean tokens. steps: run only these steps of the chain, from the tokens before them; a chain
     run in parts with the same generators gives what it gives in one piece.
-    cell_times: for rows that are noised one after another (`schedule.py`); None: all cells at t.
+    cell_times: for rows that are noised one after another (`process.py`); None: all cells at t.
     """
     if len(timesteps) < 2 or any(s >= t for t, s in pairwise(timesteps)):
         raise ValueError("timesteps must be at least two falling times")
@@ -252,3 +248,78 @@ def _lowest(values: Tensor, number: int) -> Tensor:
 def _time_of_share(schedule: Schedule, share: float) -> int:
     """The time t ≥ 1 at which the expected share of masks is nearest to `share`."""
     return 1 + int((schedule.masked[1:] - share).abs().argmin())
+
+
+# From logits to a draw: guidance, temperature, top-k, truncation.
+
+
+def gumbel(uniform: Tensor) -> Tensor:
+    """Standard Gumbel numbers from uniform ones, elementwise; finite for every input in [0, 1)."""
+    tiny = torch.finfo(uniform.dtype).tiny
+    return -torch.log(-torch.log(uniform.clamp_min(tiny)))
+
+
+def draw_categorical(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Draw one index per row of probs [..., C] by inverse CDF from uniform [...]; int64 [...].
+
+    Rows need not sum to one. A class of probability zero is never drawn: the threshold lies in
+    (0, total], and the first class whose cumulative sum reaches it has a positive share.
+    """
+    cdf = probs.cumsum(-1)
+    threshold = (1 - uniform.to(cdf.dtype)).unsqueeze(-1) * cdf[..., -1:]
+    return torch.searchsorted(cdf, threshold).squeeze(-1)
+
+
+def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
+    """Classifier-free guidance on discrete logits [..., K]: log p_u + scale (log p_c − log p_u).
+
+    Logits serve as well as log-probabilities: they differ by a constant per position, which the
+    later softmax removes. Scale 1 gives the conditional distribution, 0 the unconditional one.
+    """
+    return unconditional + scale * (conditional - unconditional)
+
+
+def filter_logits(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    truncation: float = 1.0,
+) -> Tensor:
+    """Logits [..., K] to the probabilities [..., K] to draw from, in float32 or better.
+
+    temperature divides the logits (0 means the most likely token, always); top_k keeps that many
+    tokens; truncation then keeps the smallest set whose mass reaches it. What is kept is
+    renormalised.
+    """
+    if temperature < 0:
+        raise ValueError(f"temperature must not be negative, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    if not 0 < truncation <= 1:
+        raise ValueError(f"truncation must lie in (0, 1], got {truncation}")
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature < _COLDEST:
+        return one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+    if temperature != 1:
+        logits = logits / temperature
+    if top_k is not None and top_k < logits.shape[-1]:
+        weakest = logits.topk(top_k, -1).values[..., -1:]
+        logits = logits.masked_fill(logits < weakest, -torch.inf)
+    probs = logits.softmax(-1)
+    if truncation < 1:
+        probs = probs * truncation_mask(probs, truncation)
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def truncation_mask(probs: Tensor, mass: float) -> Tensor:
+    """True at the smallest set of the most likely tokens whose mass reaches `mass`; [..., K].
+
+    The token that crosses the mark is in the set, so the set is never empty.
+    """
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1).roll(1, -1)  # mass of the tokens that are more likely
+    kept = before < mass
+    kept[..., 0] = True
+    return torch.zeros_like(probs, dtype=torch.bool).scatter(-1, order, kept)
