@@ -22,8 +22,7 @@ from diffsound.generation.settings import GenerationDefaults
 from diffsound.model.bundle import Bundle
 from diffsound.model.config import BundleConfig, CodecPart, DecoderPart, VocoderPart
 from diffsound.text.features import TextEncoderConfig
-from diffsound.vocoder import build_vocoder
-from diffsound.vocoder.config import ISTFTConfig
+from diffsound.vocoder import ISTFTConfig, build_vocoder
 
 TEXT_DIM = 384  # MiniLM's
 KNOWN_CAPTIONS = ("a dog barks", "rain falling on a roof", "a door slams shut")

@@ -19,7 +19,7 @@ from diffsound.judges.classifier import ClassifierConfig
 from diffsound.judges.ranking import MatcherConfig
 from diffsound.model.config import BundleConfig
 from diffsound.training.runs import STAGE_CLASSES
-from diffsound.vocoder.config import GriffinLimConfig, ISTFTConfig, MelGANConfig
+from diffsound.vocoder import GriffinLimConfig, ISTFTConfig, MelGANConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 # What a few configs leave to the command line, by name.

@@ -12,9 +12,8 @@ from diffsound.audio.mixing import integrated_loudness, level_db, trim_silence, 
 from diffsound.errors import AudioError, InputError
 from diffsound.evaluation.checks import third_octaves
 from diffsound.evaluation.loops import seam
-from diffsound.generation.edits import at_one_level
 from diffsound.generation.pipeline import TextToSound
-from diffsound.generation.sound import Sound
+from diffsound.generation.sound import Sound, at_one_level
 
 RATE = 22050
 

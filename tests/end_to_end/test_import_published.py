@@ -16,7 +16,7 @@ from diffsound.codec.config import CodecConfig, Conv2dConfig, QuantizerConfig
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.model.published import import_published
-from diffsound.vocoder.config import MelGANConfig
+from diffsound.vocoder import MelGANConfig
 from diffsound.vocoder.melgan import MelGAN
 
 CODES, COLUMNS, STEPS = 6, 4, 8

@@ -22,11 +22,10 @@ from diffsound.audio.mixing import level_db
 from diffsound.decoder import build_decoder
 from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import InputError
-from diffsound.generation.edits import fade_edges
 from diffsound.generation.jobs import EditOptions, LoadOptions
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.settings import GivenSettings
-from diffsound.generation.sound import Layer, read_recipe
+from diffsound.generation.sound import Layer, fade_edges, read_recipe
 from diffsound.model.backends import default_backend, networks, quantize_int8
 from diffsound.model.bundle import Bundle
 from diffsound.text.features import TextFeatures

@@ -35,8 +35,7 @@ from diffsound.model.onnx_export import (
 )
 from diffsound.model.onnx_runtime import Session
 from diffsound.text.features import TextFeatures
-from diffsound.vocoder import build_vocoder
-from diffsound.vocoder.config import ISTFTConfig, MelGANConfig
+from diffsound.vocoder import ISTFTConfig, MelGANConfig, build_vocoder
 from support import bundle_with_rows_in_turn
 
 

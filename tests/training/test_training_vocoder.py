@@ -12,8 +12,7 @@ from diffsound.audio.mel import MelConfig
 from diffsound.errors import BundleError, ConfigError
 from diffsound.training.run_files import read_log
 from diffsound.training.runs import train
-from diffsound.vocoder import build_vocoder
-from diffsound.vocoder.config import ISTFTConfig
+from diffsound.vocoder import ISTFTConfig, build_vocoder
 from diffsound.weights import load_export
 
 TINY = Path(__file__).parents[2] / "configs" / "tiny"

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffsound.audio.mel import MelConfig
-from diffsound.vocoder import ISTFTConfig, build_vocoder
+from diffsound.vocoder import LONGEST, SHORTEST, ISTFTConfig, build_vocoder, cut, vocode_pieces
 from diffsound.vocoder.istft import ISTFTVocoder
-from diffsound.vocoder.pieces import LONGEST, SHORTEST, cut, vocode_pieces
 
 MEL = MelConfig.full_band(n_fft=64, hop_length=16, n_mels=10)
 

@@ -8,8 +8,8 @@ a short cross-fade at the seams.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,9 @@ import torch
 from torch import Tensor
 
 from diffsound.audio.mel import band_edges
-from diffsound.audio.mixing import PEAK, decibels, gain_to, level_db
 from diffsound.decoder.sampling import Known
 from diffsound.errors import InputError
-from diffsound.generation.settings import GenerationSettings
-from diffsound.generation.sound import Sound, Sounds
+from diffsound.generation.sound import Sound
 from diffsound.model.bundle import Bundle
 
 MIN_SECONDS, MAX_SECONDS = 0.5, 30.0
@@ -220,52 +218,6 @@ def _replace_band(original: Tensor, new: Tensor, rate: int, bottom: float, top: 
         inside[frequencies < top / 2] = 1.0
     mixed = spectra[0] * (1 - inside[:, None]) + spectra[1] * inside[:, None]
     return torch.istft(mixed, n_fft, window=window, length=len(original))
-
-
-def fade_edges(wave: Tensor, sample_rate: int, seconds: float = 0.004) -> Tensor:
-    """Fade both ends over a few milliseconds, so that a cut never clicks."""
-    length = min(round(seconds * sample_rate), len(wave) // 2)
-    if length == 0:
-        return wave
-    ramp = torch.linspace(0.0, 1.0, length, device=wave.device)
-    faded = wave.clone()
-    faded[:length] *= ramp
-    faded[-length:] *= ramp.flip(0)
-    return faded
-
-
-def at_level(
-    wave: Tensor, sample_rate: int, settings: GenerationSettings, edit: Edit | None
-) -> tuple[np.ndarray, float]:
-    """A drawn wave [samples] at its level, and the gain that brought it there.
-
-    An edit has its clip's level, another sound the one asked for, and full scale at most, which a
-    vocoder may exceed.
-    """
-    faded = wave if settings.loop else fade_edges(wave, sample_rate)
-    if edit is not None:
-        return edit.join(edit.gain * faded).cpu().numpy(), edit.gain
-    drawn = faded.cpu().numpy()
-    gain = 1.0 if settings.level is None else gain_to(settings.level, drawn, sample_rate)
-    gain = min(gain, PEAK / max(float(np.abs(drawn).max()), 1e-9))
-    return drawn * np.float32(gain), gain
-
-
-def at_one_level(sounds: Sequence[Sound]) -> Sounds:
-    """Sounds at the level of the first one, or all of them quieter if a peak asks for it."""
-    levels = [level_db(sound.wave, sound.sample_rate) for sound in sounds]
-    gains = [
-        1.0 if levels[0] is None or level is None else decibels(levels[0] - level)
-        for level in levels
-    ]
-    peaks = [
-        gain * float(np.abs(sound.wave).max()) for gain, sound in zip(gains, sounds, strict=True)
-    ]
-    down = min(1.0, PEAK / max(*peaks, 1e-9))
-    return Sounds(
-        replace(sound, wave=sound.wave * np.float32(gain * down), gain=sound.gain * gain * down)
-        for gain, sound in zip(gains, sounds, strict=True)
-    )
 
 
 def _is_number(value: object) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -22,6 +23,7 @@ from diffsound.generation.settings import (
 )
 from diffsound.judges.ranking import Ranker
 from diffsound.text import clean_prompt
+from diffsound.threads import torch_threads
 
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 # current tokens [B, F', L'] of the running micro-batch.
 ProgressCallback = Callable[[float, Tensor], None]
 ItemT = TypeVar("ItemT")
+_FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
 
 
 class LoadOptions(TypedDict, total=False):
@@ -143,6 +146,13 @@ class Progress:
             share = (self.finished + self.running * done / total) / self.sounds
             self.callback(share, tokens[:: len(tokens) // self.running])
 
+    def first_half(self, done: int, total: int, tokens: Tensor) -> None:
+        """`step` of a sound that is drawn twice, the first time."""
+        self.step(done, 2 * total, tokens)
+
+    def second_half(self, done: int, total: int, tokens: Tensor) -> None:
+        self.step(total + done, 2 * total, tokens)
+
 
 def unfinished_mel(pipeline: TextToSound, tokens: Tensor) -> NDArray[np.float32]:
     """The mel [n_mels, L] of tokens [F', L'] some of which are still the mask.
@@ -173,14 +183,16 @@ def _fill(tokens: NDArray[Any], drawn: NDArray[np.bool_]) -> NDArray[Any]:
     return np.where(drawn.any(1, keepdims=True), filled, 0)
 
 
-def with_noise(
-    batch: Tensor, noise: Sequence[torch.Generator] | None
-) -> list[tuple[Tensor, torch.Generator | None]]:
-    """Each item [1, …] of a batch with its own generator."""
-    generators = [None] * len(batch) if noise is None else noise
-    return list(zip(batch.split(1), generators, strict=True))
+def generators(seeds: Iterable[int]) -> list[torch.Generator]:
+    """One on the CPU for each seed."""
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
-def chosen_of(items: Sequence[ItemT], places: Tensor) -> list[ItemT]:
-    """The items at the places of the takes that were chosen."""
+def decoder_threads(columns: int) -> AbstractContextManager[None]:
+    """Let a decoder use one core for a short grid, and all of them for others."""
+    return torch_threads(1 if columns < _FEW_COLUMNS else torch.get_num_threads())
+
+
+def pick(items: Sequence[ItemT], places: Tensor) -> list[ItemT]:
+    """The items at these places."""
     return [items[place] for place in places.tolist()]

@@ -6,7 +6,7 @@ as a ring, and the surplus of whole columns over the requested length is cut out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from diffsound.decoder import SamplingSettings
-from diffsound.decoder.sampling import Known, StepCallback
-from diffsound.generation.jobs import seam_seed
+from diffsound.decoder.sampling import Known
+from diffsound.generation.jobs import Progress, decoder_threads, generators, noise_seed, seam_seed
 from diffsound.text.features import TextFeatures
 
 if TYPE_CHECKING:
@@ -28,57 +28,42 @@ FADE_SECONDS = 0.03
 _SEARCH_SECONDS = 0.002  # between the places where a cut is tried
 
 
-def redraw_seam(
-    generate: Callable[..., Tensor],
+def make_loops(
+    pipeline: TextToSound,
     text: TextFeatures,
+    negative: TextFeatures | None,
     tokens: Tensor,
     seeds: Sequence[int],
     settings: SamplingSettings,
-    negative: TextFeatures | None,
-    callback: StepCallback,
-) -> Tensor:
-    """tokens [B, F', L'] with those around the seam drawn again, to fit both sides.
+    progress: Progress,
+    samples: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """tokens [B, F', L'] as a ring: tokens redrawn at the seam, mel [B, n_mels, L] and loops
+    [B, samples].
 
-    generate: the decoder's method. seeds: of the tokens. negative: at least B times the same text.
-    callback: told about the second half of the steps.
+    seeds: of the tokens. negative: at least B times the same text.
     """
     known, roll = seam_known(tokens)
-    drawn = generate(
-        text,
-        (tokens.shape[1], tokens.shape[2]),
-        [torch.Generator().manual_seed(seam_seed(seed)) for seed in seeds],
-        settings,
-        negative=None if negative is None else negative[: len(tokens)],
-        known=known,
-        callback=lambda done, total, now: callback(total + done, 2 * total, now.roll(-roll, 2)),
-    )
-    return drawn.roll(-roll, dims=2)
-
-
-def first_half(callback: StepCallback) -> StepCallback:
-    """For the steps that come before those of `redraw_seam`."""
-    return lambda done, total, tokens: callback(done, 2 * total, tokens)
-
-
-def render(
-    pipeline: TextToSound,
-    tokens: Tensor,
-    noise: Sequence[torch.Generator],
-    text: Tensor,
-    samples: int,
-) -> tuple[Tensor, Tensor]:
-    """tokens [B, F', L'] as a ring -> mel [B, n_mels, L] and loops [B, samples].
-
-    text: pooled, [B, text_dim].
-    """
+    with decoder_threads(tokens.shape[2]):
+        drawn = pipeline.decoder.generate(
+            text,
+            (tokens.shape[1], tokens.shape[2]),
+            generators(map(seam_seed, seeds)),
+            settings,
+            negative=None if negative is None else negative[: len(tokens)],
+            known=known,
+            callback=lambda done, total, now: progress.second_half(done, total, now.roll(-roll, 2)),
+        )
+    tokens = drawn.roll(-roll, dims=2)
+    noise = generators(map(noise_seed, seeds))
     frames = CONTEXT_COLUMNS * pipeline.bundle.codec.time_stride
     hop = pipeline.bundle.config.codec.mel.hop_length
-    ring = wrapped(tokens, CONTEXT_COLUMNS)
-    mels = pipeline.decode(ring, noise, text)[:, :, frames:-frames]
+    mels = pipeline.decode(wrapped(tokens, CONTEXT_COLUMNS), noise, text.pooled)
+    mels = mels[:, :, frames:-frames]
     waves = pipeline.vocode(wrapped(mels, frames), noise)[:, frames * hop :].cpu().numpy()
     period = mels.shape[2] * hop
     closed = [close(wave, period, samples, pipeline.sample_rate) for wave in waves]
-    return mels, torch.from_numpy(np.stack(closed))
+    return tokens, mels, torch.from_numpy(np.stack(closed))
 
 
 def seam_known(tokens: Tensor) -> tuple[Known, int]:

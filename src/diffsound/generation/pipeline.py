@@ -9,32 +9,31 @@ seed s + i makes, whichever prompts and candidates run beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
 
 from diffsound.decoder.sampling import Choice
 from diffsound.errors import InputError
-from diffsound.generation import loops
-from diffsound.generation.edits import Clip, Edit, at_level, at_one_level, extend, inpaint, vary
 from diffsound.generation.jobs import (
     EditOptions,
     Job,
     LoadOptions,
     Progress,
     ProgressCallback,
-    chosen_of,
+    decoder_threads,
+    generators,
     make_jobs,
     noise_seed,
+    pick,
     shared,
     take_seed,
-    with_noise,
-)  # fmt: skip
+)
 from diffsound.generation.scenes import ScenePlanner, compose
 from diffsound.generation.settings import (
     GenerationSettings,
@@ -43,16 +42,17 @@ from diffsound.generation.settings import (
     check,
     complete,
 )
-from diffsound.generation.sound import Sound, Sounds
+from diffsound.generation.sound import Sound, Sounds, at_level, at_one_level
 from diffsound.judges.ranking import LikelihoodRanker, MatcherRanker, Ranker, best_takes
 from diffsound.model.backends import default_backend, networks, usable_device
 from diffsound.model.bundle import RANKERS, Bundle
 from diffsound.text import clean_prompt
 from diffsound.text.features import TextFeatures
 from diffsound.threads import one_core_each, torch_threads
-from diffsound.vocoder.pieces import vocode_pieces
+from diffsound.vocoder import vocode_pieces
 
-_FEW_COLUMNS = 16  # below this a second core is no help, and rounds differently: threads.py
+if TYPE_CHECKING:
+    from diffsound.generation.edits import Clip, Edit
 
 
 class TextToSound:
@@ -138,18 +138,24 @@ class TextToSound:
         low, high: limit the change to these frequencies in Hz.
         options: those of a call, but for `keep` and `duration`.
         """
+        from diffsound.generation.edits import inpaint
+
         return self._edit(inpaint(self.bundle, source, start, end, low, high), prompt, **options)
 
     def extend(
         self, source: Clip, prompt: str, seconds: float, **options: Unpack[EditOptions]
     ) -> Sounds:
         """Continue a clip for `seconds`; the clip itself stays as it was."""
+        from diffsound.generation.edits import extend
+
         return self._edit(extend(self.bundle, source, seconds), prompt, **options)
 
     def vary(
         self, source: Clip, prompt: str, strength: float = 0.5, **options: Unpack[EditOptions]
     ) -> Sounds:
         """Another take of a clip: re-noised to step strength·T and denoised again."""
+        from diffsound.generation.edits import vary
+
         return self._edit(vary(self.bundle, source, strength), prompt, **options)
 
     def variations(
@@ -163,6 +169,8 @@ class TextToSound:
         **settings: Unpack[GivenSettings],
     ) -> Sounds:
         """A sound and `count` - 1 variations of it at the same level; the i-th has the seed + i."""
+        from diffsound.generation.edits import vary
+
         first, *others = make_jobs(prompt, count, seed)
         parts = shared(callback, [1, len(others)])
         (sound,) = self.run_jobs([first], callback=next(parts), **settings)
@@ -193,51 +201,43 @@ class TextToSound:
     ) -> list[Sound]:
         """One sound per job. Callers can share a batch: each is what a separate call would make."""
         settings = self.settings(**given)
-        if edit is not None:
-            if given.get("loop"):
-                raise InputError(loops.NOT_FOR_EDITS)
+        if edit is None:
+            plans = [self._planner.plan(job, settings) for job in jobs]
+        else:
             # An edit must fit its surroundings, which neither ranker nor mixer takes into account.
+            if given.get("loop"):
+                from diffsound.generation.loops import NOT_FOR_EDITS
+
+                raise InputError(NOT_FOR_EDITS)
             settings = settings.model_copy(update={"best_of": 1, "layered": False, "loop": False})
-            return self._make_all([(job, edit.samples) for job in jobs], settings, callback, edit)
-        plans = [self._planner.plan(job, settings) for job in jobs]
+            plans = [edit.samples] * len(jobs)
         pieces = [
             piece
             for job, plan in zip(jobs, plans, strict=True)
             for piece in ([(job, plan)] if isinstance(plan, int) else plan.pieces)
         ]
-        made = iter(self._make_all(pieces, settings, callback))
+        progress = Progress(callback, len(pieces))
+        made: dict[int, Sound] = {}
+        for places in self._batches([samples for _, samples in pieces], settings.best_of):
+            progress.next_batch(len(places))
+            batch = [pieces[place][0] for place in places]
+            sounds = self._make(batch, pieces[places[0]][1], settings, progress, edit)
+            made |= zip(places, sounds, strict=True)
+        ready = (made[place] for place in range(len(pieces)))
         return [
-            next(made)
+            next(ready)
             if isinstance(plan, int)
-            else compose(self.bundle, job, plan, [next(made) for _ in plan.jobs])
+            else compose(self.bundle, job, plan, [next(ready) for _ in plan.jobs])
             for job, plan in zip(jobs, plans, strict=True)
         ]
 
-    def natural_duration(self, prompt: str) -> float:
-        """Seconds that a prompt's sound lasts by itself (`scenes.py`): `duration=None`."""
-        return self._planner.seconds(clean_prompt(prompt))
-
-    def _make_all(
-        self,
-        pieces: Sequence[tuple[Job, int]],
-        settings: GenerationSettings,
-        callback: ProgressCallback | None,
-        edit: Edit | None = None,
-    ) -> list[Sound]:
-        """One sound per piece; pieces of the same length run together, in micro-batches."""
-        progress = Progress(callback, len(pieces))
-        sounds: dict[int, Sound] = {}
-        for samples in dict.fromkeys(length for _, length in pieces):
-            places = [place for place, (_, length) in enumerate(pieces) if length == samples]
+    def _batches(self, lengths: Sequence[int], takes: int) -> Iterator[list[int]]:
+        """Places of sounds of the same length, in micro-batches of at most max_batch_seconds."""
+        for samples in dict.fromkeys(lengths):
+            places = [place for place, length in enumerate(lengths) if length == samples]
             seconds = self.bundle.columns(samples) * self.bundle.column_samples / self.sample_rate
-            size = max(1, int(self.max_batch_seconds / seconds) // settings.best_of)
-            for start in range(0, len(places), size):
-                batch = places[start : start + size]
-                progress.next_batch(len(batch))
-                jobs = [pieces[place][0] for place in batch]
-                made = self._make(jobs, samples, settings, progress, edit)
-                sounds |= zip(batch, made, strict=True)
-        return [sounds[place] for place in range(len(pieces))]
+            size = max(1, int(self.max_batch_seconds / seconds) // takes)
+            yield from (places[start : start + size] for start in range(0, len(places), size))
 
     @torch.inference_mode()
     def _make(
@@ -248,64 +248,62 @@ class TextToSound:
         progress: Progress,
         edit: Edit | None,
     ) -> list[Sound]:
-        """One micro-batch: text → features → tokens → mel → wave, the best of several takes.
-
-        If the decoder draws coarse rows first, takes are compared by those, unfinished.
-        """
-        takes = settings.best_of
+        """One micro-batch: text → features → tokens → mel → wave, the best of several takes."""
+        takes, columns = settings.best_of, self.bundle.columns(samples)
         seeds = [take_seed(job.seed, take) for job in jobs for take in range(takes)]
-        chosen = torch.arange(len(seeds))
-        grid = (self.bundle.codec.rows, self.bundle.columns(samples))
 
-        text = self.encode_text([job.prompt for job in jobs])
-        texts = text.repeat(takes)
+        # Text to features.
+        text = self.encode_text([job.prompt for job in jobs]).repeat(takes)
         negative = None
         if settings.guidance_scale != 1.0:
             negative = self.encode_text([settings.negative_prompt or ""]).repeat(len(seeds))
 
+        # Features to tokens. A decoder that draws coarse rows first finishes the best takes only.
+        chosen = torch.arange(len(seeds))
+
         def choose(rows: Tensor) -> Tensor:
             nonlocal chosen
-            mels = self.sketch(rows)
-            chosen = best_takes(self.matcher.fit(texts, mels), mels, takes)
+            sketches = self.sketch(rows)
+            chosen = best_takes(self.matcher.fit(text, sketches), sketches, takes)
             return chosen
 
         early = takes > 1 and settings.chosen_after < 1 and self.chooses_early
-        step = loops.first_half(progress.step) if settings.loop else progress.step
-        threads = 1 if grid[1] < _FEW_COLUMNS else torch.get_num_threads()
-        with torch_threads(threads):
+        with decoder_threads(columns):
             tokens = self.decoder.generate(
-                texts,
-                grid,
-                [torch.Generator().manual_seed(seed) for seed in seeds],
+                text,
+                (self.bundle.codec.rows, columns),
+                generators(seeds),
                 settings,
                 negative=negative,
                 known=None if edit is None else edit.known(len(seeds)),
-                callback=step,
+                callback=progress.first_half if settings.loop else progress.step,
                 together=takes,
                 choice=Choice(settings.chosen_after, choose) if early else None,
             )
+        seeds, text = pick(seeds, chosen), text[chosen]
 
-        noise = [torch.Generator().manual_seed(noise_seed(s)) for s in chosen_of(seeds, chosen)]
-        mels = self.decode(tokens, noise, (text if early else texts).pooled)
+        # Tokens to mel, and the choice among finished takes if there was none before.
+        noise = generators(map(noise_seed, seeds))
+        mels = self.decode(tokens, noise, text.pooled)
         scores: list[float | None] = [None] * len(jobs)
         if takes > 1:
-            fits = self.matcher.fit(text if early else texts, mels)
+            fits = self.matcher.fit(text, mels)
             if not early:
                 chosen = best_takes(fits, mels, takes)
-                tokens, mels = tokens[chosen], mels[chosen]
-                fits, noise = chosen_of(fits, chosen), chosen_of(noise, chosen)
+                tokens, mels, text = tokens[chosen], mels[chosen], text[chosen]
+                seeds, noise, fits = (pick(each, chosen) for each in (seeds, noise, fits))
             scores = list(fits)
 
+        # Mel to wave.
         if settings.loop:
-            kept = chosen_of(seeds, chosen)
-            with torch_threads(threads):
-                tokens = loops.redraw_seam(
-                    self.decoder.generate, text, tokens, kept, settings, negative, progress.step
-                )
-            noise = [torch.Generator().manual_seed(noise_seed(s)) for s in kept]
-            mels, waves = loops.render(self, tokens, noise, text.pooled, samples)
+            from diffsound.generation.loops import make_loops
+
+            tokens, mels, waves = make_loops(
+                self, text, negative, tokens, seeds, settings, progress, samples
+            )
         else:
             waves = self.vocode(mels, noise)
+
         record, coverage = self._record(settings, samples, edit), self._coverage(text)
         sounds = []
         for i, job in enumerate(jobs):
@@ -326,6 +324,10 @@ class TextToSound:
             )
         return sounds
 
+    def natural_duration(self, prompt: str) -> float:
+        """Seconds that a prompt's sound lasts by itself (`scenes.py`): `duration=None`."""
+        return self._planner.seconds(clean_prompt(prompt))
+
     @torch.inference_mode()
     def encode_text(self, texts: list[str]) -> TextFeatures:
         """Texts -> features [B, S, D]."""
@@ -344,9 +346,10 @@ class TextToSound:
         text: pooled, [B, text_dim], for a codec whose texture depends on it. Item by item, and on a
         CPU each on one core: the same bits alone and in a batch.
         """
-        texts = [None] * len(tokens) if text is None else text.to(self.device).split(1)
-        noisy = with_noise(tokens.to(self.device), noise)
-        items = [(*item, told) for item, told in zip(noisy, texts, strict=True)]
+        each = tokens.to(self.device).split(1)
+        noise = noise or [None] * len(each)
+        texts = [None] * len(each) if text is None else text.to(self.device).split(1)
+        items = list(zip(each, noise, texts, strict=True))
         mels = one_core_each(lambda item: self.codec.decode(*item), items)
         return torch.cat(mels).clamp(0.0, 1.0).float()
 
@@ -363,13 +366,13 @@ class TextToSound:
 
         Item by item, as `decode`; on a CPU long ones in pieces, if the vocoder can.
         """
-        mels, reach = mels.to(self.device), self.bundle.vocoder.reach
+        each, reach = mels.to(self.device).split(1), self.bundle.vocoder.reach
         if reach is not None and self.device.type == "cpu":
             hop = self.bundle.config.codec.mel.hop_length
-            run = partial(one_core_each, self.vocoder)
-            waves = vocode_pieces(mels.split(1), reach, hop, run)
+            waves = vocode_pieces(each, reach, hop, partial(one_core_each, self.vocoder))
         else:
-            waves = one_core_each(lambda item: self.vocoder(*item), with_noise(mels, noise))
+            items = list(zip(each, noise or [None] * len(each), strict=True))
+            waves = one_core_each(lambda item: self.vocoder(*item), items)
         return torch.cat(waves).float()
 
     @property

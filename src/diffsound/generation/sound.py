@@ -7,14 +7,23 @@ import html
 import io
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 import numpy as np
 
+from diffsound.audio.mixing import (
+    PEAK,
+    SILENCE_DB,
+    decibels,
+    gain_to,
+    level_db,
+    trim_silence,
+    widen,
+)
 from diffsound.errors import InputError
 from diffsound.files import parse_json
 from diffsound.generation.settings import (
@@ -29,6 +38,9 @@ from diffsound.generation.settings import (
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
+
+    from diffsound.generation.edits import Edit
 
 
 @dataclass(frozen=True)
@@ -225,12 +237,59 @@ class Sounds(list[Sound]):
         return "".join(sound._repr_html_() for sound in self)
 
 
+def fade_edges(wave: Tensor, sample_rate: int, seconds: float = 0.004) -> Tensor:
+    """Fade both ends over a few milliseconds, so that a cut never clicks."""
+    import torch
+
+    length = min(round(seconds * sample_rate), len(wave) // 2)
+    if length == 0:
+        return wave
+    ramp = torch.linspace(0.0, 1.0, length, device=wave.device)
+    faded = wave.clone()
+    faded[:length] *= ramp
+    faded[-length:] *= ramp.flip(0)
+    return faded
+
+
+def at_level(
+    wave: Tensor, sample_rate: int, settings: GenerationSettings, edit: Edit | None
+) -> tuple[np.ndarray, float]:
+    """A drawn wave [samples] at its level, and the gain that brought it there.
+
+    An edit has its clip's level, another sound the one asked for, and full scale at most, which a
+    vocoder may exceed.
+    """
+    faded = wave if settings.loop else fade_edges(wave, sample_rate)
+    if edit is not None:
+        return edit.join(edit.gain * faded).cpu().numpy(), edit.gain
+    drawn = faded.cpu().numpy()
+    gain = 1.0 if settings.level is None else gain_to(settings.level, drawn, sample_rate)
+    gain = min(gain, PEAK / max(float(np.abs(drawn).max()), 1e-9))
+    return drawn * np.float32(gain), gain
+
+
+def at_one_level(sounds: Sequence[Sound]) -> Sounds:
+    """Sounds at the level of the first one, or all of them quieter if a peak asks for it."""
+    levels = [level_db(sound.wave, sound.sample_rate) for sound in sounds]
+    gains = [
+        1.0 if levels[0] is None or level is None else decibels(levels[0] - level)
+        for level in levels
+    ]
+    peaks = [
+        gain * float(np.abs(sound.wave).max()) for gain, sound in zip(gains, sounds, strict=True)
+    ]
+    down = min(1.0, PEAK / max(*peaks, 1e-9))
+    return Sounds(
+        replace(sound, wave=sound.wave * np.float32(gain * down), gain=sound.gain * gain * down)
+        for gain, sound in zip(gains, sounds, strict=True)
+    )
+
+
 def delivered(
     wave: np.ndarray, rate: int, output: OutputSettings, loop: bool = False
 ) -> tuple[np.ndarray, int]:
     """A wave [samples] as it is asked for, [samples] or [samples, 2], and its sample rate."""
     from diffsound.audio.io import resample
-    from diffsound.audio.mixing import SILENCE_DB, trim_silence, widen
 
     if output.trim:
         wave, _ = trim_silence(wave, rate, SILENCE_DB)

@@ -15,7 +15,7 @@ from diffsound.errors import BundleError, ConfigError
 from diffsound.files import is_member_name, member, read_json, settle
 from diffsound.generation.settings import GenerationDefaults
 from diffsound.text.features import TextEncoderConfig
-from diffsound.vocoder.config import VocoderConfig
+from diffsound.vocoder import VocoderConfig
 
 FORMAT_VERSION = 2  # since 2 the defaults have every setting of a generation
 CONFIG_FILE = "config.json"

@@ -33,8 +33,7 @@ from diffsound.generation.settings import GenerationDefaults
 from diffsound.model.bundle import Bundle
 from diffsound.model.config import BundleConfig, CodecPart, DecoderPart, VocoderPart
 from diffsound.text.features import TextEncoderConfig
-from diffsound.vocoder import Vocoder, build_vocoder
-from diffsound.vocoder.config import GriffinLimConfig, VocoderConfig
+from diffsound.vocoder import GriffinLimConfig, Vocoder, VocoderConfig, build_vocoder
 from diffsound.vocoder.melgan import melgan_from_published
 from diffsound.weights import load_into
 

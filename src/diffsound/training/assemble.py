@@ -34,8 +34,7 @@ from diffsound.model.config import (
 )
 from diffsound.model.coverage import Coverage, length_row
 from diffsound.training.run_files import load_newest, under
-from diffsound.vocoder import Vocoder, build_vocoder
-from diffsound.vocoder.config import GriffinLimConfig
+from diffsound.vocoder import GriffinLimConfig, Vocoder, build_vocoder
 from diffsound.weights import load_export, load_export_of, load_into, load_weights
 
 GRIFFIN_LIM = "griffin_lim"

@@ -31,8 +31,7 @@ from diffsound.training.stage import (
     frozen,
     wave_loader,
 )
-from diffsound.vocoder import build_vocoder
-from diffsound.vocoder.config import ISTFTConfig, MelGANConfig
+from diffsound.vocoder import ISTFTConfig, MelGANConfig, build_vocoder
 from diffsound.vocoder.discriminator import (
     FEATURE_MATCHING_WEIGHT,
     Judgement,

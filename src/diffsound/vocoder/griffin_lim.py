@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd, istft, stft, window_envelope
 from diffsound.threads import torch_threads
-from diffsound.vocoder.config import GriffinLimConfig
+from diffsound.vocoder import GriffinLimConfig
 
 _TINY = 1e-20  # below any magnitude that is not silence; keeps 0 / 0 away
 
@@ -23,7 +23,7 @@ class GriffinLim(nn.Module):
     processors Fourier transforms round otherwise on several.
     """
 
-    reach: int | None = None  # see pieces.py; with momentum every frame has a part in every other
+    reach: int | None = None  # see `cut`; with momentum every frame has a part in every other
 
     def __init__(self, config: GriffinLimConfig, mel: MelConfig) -> None:
         super().__init__()

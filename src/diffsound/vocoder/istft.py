@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, denormalise, istft, mel_basis, stft, window_envelope
-from diffsound.vocoder.config import ISTFTConfig
+from diffsound.vocoder import ISTFTConfig
 
 QUIETEST = 1e-5  # a bin's magnitude below which its phase means nothing
 _NOTHING = 1e-10  # what a bin outside all bands has in the mel; keeps 0 / 0 away
@@ -49,7 +49,7 @@ class ISTFTVocoder(nn.Module):
 
     @property
     def reach(self) -> int | None:
-        """How many frames to either side of a sample have a part in it: see pieces.py."""
+        """How many frames to either side of a sample have a part in it: see `vocoder.cut`."""
         config, mel = self.config, self.mel_config
         convolutions = (1 + config.layers) * (config.kernel // 2)
         # A round hears the wave half a window to either side, and so does every wave its frames.

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from diffsound.audio.mel import MelConfig, reflect_pad
 from diffsound.errors import BundleError, ConfigError
-from diffsound.vocoder.config import MelGANConfig
+from diffsound.vocoder import MelGANConfig
 
 _SLOPE = 0.2
 
@@ -91,7 +91,7 @@ class MelGAN(nn.Module):
     The numbering of `model` is the published one, so that its weights load as they are.
     """
 
-    reach: int | None = None  # see pieces.py; it is run in one piece
+    reach: int | None = None  # see `vocoder.cut`; it is run in one piece
 
     def __init__(self, config: MelGANConfig, mel: MelConfig) -> None:
         super().__init__()
