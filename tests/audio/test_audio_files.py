@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffsound.audio import containers
-from diffsound.audio.containers import with_serial
 from diffsound.audio.io import (
     AUDIO_FORMATS,
     check_target,
@@ -27,6 +26,8 @@ from diffsound.audio.io import (
     read_metadata,
     resample,
     to_mono,
+    with_serial,
+    with_tags,
     write_audio,
 )
 from diffsound.errors import AudioError, InputError
@@ -271,9 +272,7 @@ def test_other_programs_can_read_the_comment_of_a_wav() -> None:
 @given(samples=st.integers(1, 9), comment=st.text(st.characters(codec="utf-8"), max_size=30))
 @settings(max_examples=40, deadline=None)
 def test_riff_comments_keep_the_chunks_aligned(samples: int, comment: str) -> None:
-    data = containers.with_tags(
-        encode_audio(tone()[:samples], RATE), {"title": "x", "comment": comment}
-    )
+    data = with_tags(encode_audio(tone()[:samples], RATE), {"title": "x", "comment": comment})
     assert int.from_bytes(data[4:8], "little") == len(data) - 8
     assert containers.read_comment(io.BytesIO(data)) == comment.rstrip("\0")
     assert [chunk.name for chunk in containers.chunks(io.BytesIO(data))] == [

@@ -1,15 +1,10 @@
-"""What libsndfile does not do for WAV, OGG and MP3 files.
-
-It reads half a file as if it were whole, silently drops a comment of more than 2 kB from a WAV,
-garbles umlauts in an MP3's tags, and draws the stream number of an Ogg file at random, so
-that the same sound never gives the same file twice.
-"""
+"""What libsndfile does not tell about WAV, OGG and MP3 files: it reads half a file as if it were
+whole, and drops a comment of more than 2 kB from a WAV."""
 
 from __future__ import annotations
 
 import struct
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 # A program that writes a WAV to a pipe cannot know its length; it leaves a number near 2 or 4 GB.
@@ -21,12 +16,6 @@ _OGG_LAST_PAGE = 4
 
 # Encoders differ in which tags they count into an MP3's length.
 _MP3_TOLERANCE = 0.01
-
-_HEAD = 27  # bytes of a page before its table of segments
-_SERIAL, _CHECKSUM, _SEGMENTS = 14, 22, 26
-# Ogg's checksum is zlib's with the bits of every byte, and of the result, the other way round.
-_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-_ONES = 0xFFFFFFFF
 
 
 def is_cut_short(stream: BinaryIO) -> bool:
@@ -107,41 +96,6 @@ def chunks(stream: BinaryIO) -> Iterator[Chunk]:
         stream.seek(start)
 
 
-# A WAV's name (RIFF INFO) of each tag.
-_INFO = {"title": b"INAM", "artist": b"IART", "date": b"ICRD", "comment": b"ICMT"}
-
-
-def with_tags(wav: bytes, tags: Mapping[str, str]) -> bytes:
-    """A WAV with tags appended: "title", "artist", "date", "comment"."""
-    body = b"INFO"
-    for name, value in tags.items():
-        text = value.encode() + b"\0"
-        body += _INFO[name] + struct.pack("<I", len(text)) + text + b"\0" * (len(text) % 2)
-    padded = wav + b"\0" * (len(wav) % 2)
-    result = padded + b"LIST" + struct.pack("<I", len(body)) + body
-    return result[:4] + struct.pack("<I", len(result) - 8) + result[8:]
-
-
-# An MP3's name (ID3v2.4) of each tag.
-_ID3 = {"title": b"TIT2", "artist": b"TPE1", "date": b"TDRC", "comment": b"COMM"}
-_UTF8 = b"\x03"
-
-
-def with_id3(mp3: bytes, tags: Mapping[str, str]) -> bytes:
-    """An MP3 with tags in front, in UTF-8, which libsndfile would mark as Latin-1."""
-    frames = b""
-    for name, value in tags.items():
-        # A comment also has a language, and a description, which is empty.
-        text = _UTF8 + (b"eng\0" if name == "comment" else b"") + value.encode()
-        frames += _ID3[name] + _seven_bits(len(text)) + b"\0\0" + text
-    return b"ID3\x04\0\0" + _seven_bits(len(frames)) + frames + mp3
-
-
-def _seven_bits(size: int) -> bytes:
-    """Seven bits a byte, so that a size cannot look like the start of an MPEG frame."""
-    return bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
-
-
 def read_comment(stream: BinaryIO) -> str | None:
     """The comment of a WAV, if it has one."""
     for chunk in chunks(stream):
@@ -165,24 +119,3 @@ def _entry(body: bytes, wanted: bytes) -> str | None:
             return body[position : position + size].rstrip(b"\0").decode(errors="replace")
         position += size + size % 2
     return None
-
-
-def with_serial(ogg: bytes, serial: int = 0) -> bytes:
-    """The same Ogg file with a fixed stream number on every page; a file has only one stream."""
-    pages, start = [], 0
-    while start < len(ogg):
-        segments = ogg[start + _SEGMENTS]
-        body = start + _HEAD + segments
-        end = body + sum(ogg[start + _HEAD : body])
-        page = bytearray(ogg[start:end])
-        struct.pack_into("<I", page, _SERIAL, serial)
-        struct.pack_into("<I", page, _CHECKSUM, 0)
-        struct.pack_into("<I", page, _CHECKSUM, _ogg_checksum(page))
-        pages.append(page)
-        start = end
-    return b"".join(pages)
-
-
-def _ogg_checksum(page: bytes | bytearray) -> int:
-    mirrored = zlib.crc32(page.translate(_MIRRORED), _ONES) ^ _ONES
-    return int(f"{mirrored:032b}"[::-1], 2)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import zlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,8 +20,6 @@ import soundfile
 import soxr
 from numpy.typing import ArrayLike, NDArray
 
-from diffsound.audio import containers
-from diffsound.audio.containers import is_cut_short
 from diffsound.audio.mixing import LOUDNESS_CEILING, keep_peak, to_loudness
 from diffsound.errors import AudioError
 from diffsound.files import atomic_write, open_regular, parse_json
@@ -219,9 +219,11 @@ def check_encoding(format: str, bits: Bits, sample_rate: int) -> str:
 
 def read_metadata(source: str | Path | BinaryIO) -> dict[str, Any]:
     """The metadata `write_audio` put into a file; empty when there is none."""
+    from diffsound.audio.containers import read_comment
+
     name, opened = _open(source)
     with opened as stream:
-        comment = containers.read_comment(stream)
+        comment = read_comment(stream)
         if comment is None:
             stream.seek(0)
             try:
@@ -271,6 +273,8 @@ def _open(source: str | Path | BinaryIO) -> tuple[str, nullcontext[BinaryIO] | B
 
 
 def _check_whole(name: str, stream: BinaryIO) -> None:
+    from diffsound.audio.containers import is_cut_short
+
     if stream.seek(0, 2) == 0:
         raise AudioError(f"cannot read {name}: the file is empty")
     if is_cut_short(stream):
@@ -324,10 +328,10 @@ def _encode(
         raise AudioError(f"cannot write .{format} at {sample_rate} Hz: {_reason(error)}") from error
     data = buffer.getvalue()
     if format == "ogg":
-        return containers.with_serial(data)
+        return with_serial(data)
     if format == "mp3" and tags:
-        return containers.with_id3(data, tags)
-    return containers.with_tags(data, tags) if format == "wav" and tags else data
+        return with_id3(data, tags)
+    return with_tags(data, tags) if format == "wav" and tags else data
 
 
 def _encode_lossy(
@@ -348,3 +352,69 @@ def _reason(error: Exception) -> str:
     """libsndfile's message, as part of a sentence."""
     text = getattr(error, "error_string", None) or str(error)
     return " ".join(text.removeprefix("Error : ").rstrip(". ").split()) or "unknown error"
+
+
+# What libsndfile writes otherwise: it drops a comment of more than 2 kB from a WAV, garbles umlauts
+# in an MP3's tags, and draws the stream number of an Ogg file at random, so that the same sound
+# never gives the same file twice.
+
+_HEAD = 27  # bytes of a page before its table of segments
+_SERIAL, _CHECKSUM, _SEGMENTS = 14, 22, 26
+# Ogg's checksum is zlib's with the bits of every byte, and of the result, the other way round.
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+_ONES = 0xFFFFFFFF
+
+# A WAV's name (RIFF INFO) of each tag.
+_INFO = {"title": b"INAM", "artist": b"IART", "date": b"ICRD", "comment": b"ICMT"}
+
+
+def with_tags(wav: bytes, tags: Mapping[str, str]) -> bytes:
+    """A WAV with tags appended: "title", "artist", "date", "comment"."""
+    body = b"INFO"
+    for name, value in tags.items():
+        text = value.encode() + b"\0"
+        body += _INFO[name] + struct.pack("<I", len(text)) + text + b"\0" * (len(text) % 2)
+    padded = wav + b"\0" * (len(wav) % 2)
+    result = padded + b"LIST" + struct.pack("<I", len(body)) + body
+    return result[:4] + struct.pack("<I", len(result) - 8) + result[8:]
+
+
+# An MP3's name (ID3v2.4) of each tag.
+_ID3 = {"title": b"TIT2", "artist": b"TPE1", "date": b"TDRC", "comment": b"COMM"}
+_UTF8 = b"\x03"
+
+
+def with_id3(mp3: bytes, tags: Mapping[str, str]) -> bytes:
+    """An MP3 with tags in front, in UTF-8, which libsndfile would mark as Latin-1."""
+    frames = b""
+    for name, value in tags.items():
+        # A comment also has a language, and a description, which is empty.
+        text = _UTF8 + (b"eng\0" if name == "comment" else b"") + value.encode()
+        frames += _ID3[name] + _seven_bits(len(text)) + b"\0\0" + text
+    return b"ID3\x04\0\0" + _seven_bits(len(frames)) + frames + mp3
+
+
+def _seven_bits(size: int) -> bytes:
+    """Seven bits a byte, so that a size cannot look like the start of an MPEG frame."""
+    return bytes(size >> shift & 0x7F for shift in (21, 14, 7, 0))
+
+
+def with_serial(ogg: bytes, serial: int = 0) -> bytes:
+    """The same Ogg file with a fixed stream number on every page; a file has only one stream."""
+    pages, start = [], 0
+    while start < len(ogg):
+        segments = ogg[start + _SEGMENTS]
+        body = start + _HEAD + segments
+        end = body + sum(ogg[start + _HEAD : body])
+        page = bytearray(ogg[start:end])
+        struct.pack_into("<I", page, _SERIAL, serial)
+        struct.pack_into("<I", page, _CHECKSUM, 0)
+        struct.pack_into("<I", page, _CHECKSUM, _ogg_checksum(page))
+        pages.append(page)
+        start = end
+    return b"".join(pages)
+
+
+def _ogg_checksum(page: bytes | bytearray) -> int:
+    mirrored = zlib.crc32(page.translate(_MIRRORED), _ONES) ^ _ONES
+    return int(f"{mirrored:032b}"[::-1], 2)
