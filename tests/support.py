@@ -19,8 +19,7 @@ from diffsound.decoder.config import (
     ScheduleConfig,
 )
 from diffsound.generation.settings import GenerationDefaults
-from diffsound.model.bundle import Bundle
-from diffsound.model.config import BundleConfig, CodecPart, DecoderPart, VocoderPart
+from diffsound.model.bundle import Bundle, BundleConfig, CodecPart, DecoderPart, VocoderPart
 from diffsound.text.features import TextEncoderConfig
 from diffsound.vocoder import ISTFTConfig, build_vocoder
 

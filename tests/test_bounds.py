@@ -17,7 +17,7 @@ from diffsound.errors import ConfigError
 from diffsound.judges.captioner import CaptionerConfig
 from diffsound.judges.classifier import ClassifierConfig
 from diffsound.judges.ranking import MatcherConfig
-from diffsound.model.config import BundleConfig
+from diffsound.model.bundle import BundleConfig
 from diffsound.training.runs import STAGE_CLASSES
 from diffsound.vocoder import GriffinLimConfig, ISTFTConfig, MelGANConfig
 

@@ -20,7 +20,8 @@ from diffsound.audio.io import encode_audio
 from diffsound.data.shards import PreparedData
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
-from diffsound.model.bundle import Bundle, verify
+from diffsound.model.bundle import Bundle
+from diffsound.model.checks import verify
 from diffsound.training import run_files
 from diffsound.weights import load_weights, save_tensors, save_weights
 from serving_support import make_app, wait_ready

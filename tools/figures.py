@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from diffsound.files import atomic_write
-from diffsound.model.bundle import describe, resolve
+from diffsound.model.bundle import resolve
+from diffsound.model.checks import describe
 
 ROOT = Path(__file__).parents[1]
 README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.json"

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
     from diffsound.generation.settings import GenerationSettings
     from diffsound.generation.sound import Sound, Sounds
-    from diffsound.model.bundle import Bundle
-    from diffsound.model.config import BundleConfig
+    from diffsound.model.bundle import Bundle, BundleConfig
 
 
 def load(source: str | None = None, **options: Unpack[LoadOptions]) -> TextToSound:

@@ -31,7 +31,7 @@ from diffsound.data.prepare import write_clips
 from diffsound.data.record import AudioLocation, Record
 from diffsound.data.shards import ClipsIndex, read_index, read_sidecar
 from diffsound.files import REPLACING, sha256, sweep
-from diffsound.model.bundle import copy_bundle, verify
+from diffsound.model.checks import copy_bundle, verify
 from diffsound.training import run_files
 from diffsound.weights import load_export
 

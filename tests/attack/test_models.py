@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attack_support import attack, survives
-from diffsound.model.bundle import Bundle, copy_bundle, read_config, verify
+from diffsound.model.bundle import Bundle, read_config
+from diffsound.model.checks import copy_bundle, verify
 
 ODD = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),

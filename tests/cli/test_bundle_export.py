@@ -9,7 +9,7 @@ import pytest
 
 from cli_support import diffsound
 from diffsound.errors import BundleError
-from diffsound.model.bundle import copy_bundle, verify
+from diffsound.model.checks import copy_bundle, verify
 
 
 def test_export_int8_and_run(tmp_path: Path, tiny_folder: Path) -> None:

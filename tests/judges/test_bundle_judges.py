@@ -17,7 +17,8 @@ from diffsound.evaluation.sets import judge_folder
 from diffsound.judges.captioner import load_captioner
 from diffsound.judges.classifier import load_classifier
 from diffsound.judges.ranking import LikelihoodRanker
-from diffsound.model.bundle import Bundle, copy_bundle, describe, verify
+from diffsound.model.bundle import Bundle
+from diffsound.model.checks import copy_bundle, describe, verify
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,8 @@ from diffsound.judges.ranking import (
     matching_loss,
 )
 from diffsound.judges.resnet import ResNetConfig
-from diffsound.model.bundle import Bundle, describe, verify
+from diffsound.model.bundle import Bundle
+from diffsound.model.checks import describe, verify
 from diffsound.weights import write_export
 from support import bundle_with_rows_in_turn, with_defaults
 

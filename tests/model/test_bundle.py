@@ -14,8 +14,8 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.settings import GenerationDefaults
-from diffsound.model.bundle import BUNDLED, Bundle, load_codec, verify
-from diffsound.model.config import read_config
+from diffsound.model.bundle import BUNDLED, Bundle, load_codec, read_config
+from diffsound.model.checks import verify
 from support import make_bundle
 
 

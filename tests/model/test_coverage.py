@@ -15,7 +15,8 @@ from diffsound.audio.mixing import Extent
 from diffsound.errors import BundleError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.sound import read_recipe
-from diffsound.model.bundle import Bundle, copy_bundle, describe, verify
+from diffsound.model.bundle import Bundle
+from diffsound.model.checks import copy_bundle, describe, verify
 from diffsound.model.coverage import COVERAGE_FILES, FAR, KNOWN, Coverage, length_row
 from support import KNOWN_CAPTIONS
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from diffsound.errors import BundleError
-from diffsound.model.bundle import Bundle, copy_bundle, load_codec, verify
+from diffsound.model.bundle import Bundle, load_codec
+from diffsound.model.checks import copy_bundle, verify
 
 
 @pytest.fixture
@@ -216,7 +217,8 @@ def test_config_bombs_take_no_memory(folder: Path, key: str, value: object) -> N
     code = (
         "import resource, sys\n"
         "from diffsound.errors import BundleError\n"
-        "from diffsound.model.bundle import Bundle, verify\n"
+        "from diffsound.model.bundle import Bundle\n"
+        "from diffsound.model.checks import verify\n"
         "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (size + 2**30,) * 2)\n"
         "try: Bundle.from_pretrained(sys.argv[1])\n"

@@ -9,8 +9,7 @@ import pytest
 
 import cli_support
 from diffsound.errors import BundleError, InputError
-from diffsound.model.bundle import copy_bundle
-from diffsound.model.signing import SIGNATURE_FILE, check_signature, sign
+from diffsound.model.checks import SIGNATURE_FILE, check_signature, copy_bundle, sign
 
 
 def make_key(path: Path) -> str:

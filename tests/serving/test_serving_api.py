@@ -18,7 +18,7 @@ from PIL import Image
 from diffsound.audio.io import encode_audio, read_audio
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.sound import read_recipe
-from diffsound.model.bundle import copy_bundle
+from diffsound.model.checks import copy_bundle
 from diffsound.serving.settings import Limits
 from serving_support import HOST, make_app, wait_ready
 

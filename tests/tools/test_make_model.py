@@ -9,7 +9,7 @@ import pytest
 
 from cli_support import typed
 from diffsound.generation.pipeline import TextToSound
-from diffsound.model.bundle import verify
+from diffsound.model.checks import verify
 from make_model import HOURS, ROOT, SCALES, main, make_model, recipe
 
 RATE = 22050

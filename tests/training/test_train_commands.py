@@ -11,7 +11,8 @@ import torch
 
 from cli_support import typed
 from diffsound.data.shards import PreparedData
-from diffsound.model.bundle import Bundle, verify
+from diffsound.model.bundle import Bundle
+from diffsound.model.checks import verify
 from diffsound.training.assemble import load_codec
 from diffsound.training.config import STAGES
 from diffsound.training.runs import STAGE_CLASSES

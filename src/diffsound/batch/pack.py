@@ -13,7 +13,7 @@ from diffsound import __version__
 from diffsound.batch.manifest import MANIFEST, Entry
 from diffsound.errors import AudioError
 from diffsound.files import atomic_write, write_text
-from diffsound.model.config import read_config
+from diffsound.model.bundle import read_config
 
 PACK_LOUDNESS = -23.0  # LUFS, unless another loudness is asked for
 LICENCE, CREDITS = "LICENCE.txt", "CREDITS.txt"

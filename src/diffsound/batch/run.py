@@ -31,7 +31,8 @@ from diffsound.generation.settings import (
     renamed,
     short_name,
 )
-from diffsound.model.bundle import check_ranks, resolve
+from diffsound.model.bundle import resolve
+from diffsound.model.checks import check_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -393,7 +394,7 @@ def _context(
     bundle: str | Path | None, backend: str | None, file_format: str
 ) -> tuple[str | None, ...]:
     """What all sounds depend on besides their requests; a bundle's config has its checksums."""
-    from diffsound.model.config import CONFIG_FILE, read_config
+    from diffsound.model.bundle import CONFIG_FILE, read_config
 
     source = resolve(bundle)
     read_config(source)

@@ -34,7 +34,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a bundle is made of."""
-    from diffsound.model.bundle import describe
+    from diffsound.model.checks import describe
 
     description = describe(bundle)
     if as_json:
@@ -61,8 +61,8 @@ def verify(
       diffsound bundle verify my-model --signers allowed_signers
     """
     from diffsound.model.bundle import resolve
-    from diffsound.model.bundle import verify as check
-    from diffsound.model.signing import check_signature
+    from diffsound.model.checks import check_signature
+    from diffsound.model.checks import verify as check
 
     folder = resolve(bundle)
     signed = "" if signers is None else f", signed by {check_signature(folder, signers)}"
@@ -83,7 +83,7 @@ def sign(
     Example:
       diffsound bundle sign my-model --key ~/.ssh/id_ed25519
     """
-    from diffsound.model.signing import sign as run
+    from diffsound.model.checks import sign as run
 
     typer.echo(f"{run(bundle, key.expanduser())}: signed")
 
@@ -165,7 +165,8 @@ def export(
       diffsound bundle export my-bundle --onnx
       diffsound bundle export --onnx --int8 --out fast && diffsound "rain" -b fast --backend onnx
     """
-    from diffsound.model.bundle import Bundle, copy_bundle, resolve
+    from diffsound.model.bundle import Bundle, resolve
+    from diffsound.model.checks import copy_bundle
 
     if not onnx:
         fail("choose a format to export to: --onnx")

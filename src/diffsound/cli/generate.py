@@ -52,7 +52,7 @@ def command(
     if captioner is not None and keep is None:
         raise InputError("--captioner works only with --keep")
     if keep is not None and captioner is None:
-        from diffsound.model.bundle import check_ranks
+        from diffsound.model.checks import check_ranks
 
         check_ranks(making.bundle)  # refused before anything is loaded
     if variations is not None:

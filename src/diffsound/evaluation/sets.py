@@ -34,8 +34,7 @@ from diffsound.judges.captioner import Captioner, load_captioner
 from diffsound.judges.classifier import Classifier, load_classifier
 from diffsound.judges.ranking import LikelihoodRanker
 from diffsound.model.backends import usable_device
-from diffsound.model.bundle import BUNDLED, Bundle, resolve
-from diffsound.model.config import CONFIG_FILE
+from diffsound.model.bundle import BUNDLED, CONFIG_FILE, Bundle, resolve
 from diffsound.text import clean_prompt
 
 REPORT = "report.json"

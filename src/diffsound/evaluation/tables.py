@@ -61,8 +61,7 @@ from diffsound.judges.ranking import (
     best,
     load_matcher,
 )
-from diffsound.model.bundle import Bundle, resolve
-from diffsound.model.config import CONFIG_FILE
+from diffsound.model.bundle import CONFIG_FILE, Bundle, resolve
 from diffsound.text import clean_prompt
 from diffsound.weights import fingerprint
 

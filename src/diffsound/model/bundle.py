@@ -13,46 +13,41 @@ loaded, not heard as noise.
 
 from __future__ import annotations
 
-import errno
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
+from diffsound.codec.config import CodecConfig
+from diffsound.config import Config, parse_config
 from diffsound.decoder import build_decoder
-from diffsound.errors import BundleError, DiffsoundError, InputError
+from diffsound.decoder.config import DecoderConfig
+from diffsound.errors import BundleError, ConfigError
 from diffsound.files import (
     atomic_files,
-    atomic_write,
+    is_member_name,
     member,
-    open_regular,
+    read_json,
     read_text,
+    settle,
     sha256,
     sweep,
 )
-from diffsound.judges import JudgeKind, describe_judge, judges_in, load_judge
+from diffsound.generation.settings import GenerationDefaults
+from diffsound.judges import JudgeKind, judges_in
 from diffsound.judges.ranking import Matcher, load_matcher
-from diffsound.model.config import (
-    CONFIG_FILE,
-    BundleConfig,
-    CodecPart,
-    FileInfo,
-    check_fit,
-    read_config,
-    reason,
-)
 from diffsound.model.coverage import COVERAGE_FILES, Coverage
 from diffsound.text.encoders import load_text_encoder
-from diffsound.text.features import TextEncoder
-from diffsound.vocoder import Vocoder, build_vocoder
+from diffsound.text.features import TextEncoder, TextEncoderConfig
+from diffsound.vocoder import Vocoder, VocoderConfig, build_vocoder
 from diffsound.weights import (
     CONFIG,
     MODEL,
@@ -67,11 +62,139 @@ if TYPE_CHECKING:
     from diffsound.decoder.ar import ARDecoder
     from diffsound.decoder.diffsound import Diffsound
 
+FORMAT_VERSION = 2  # since 2 the defaults have every setting of a generation
+CONFIG_FILE = "config.json"
 CARD_FILE = "README.md"
 _CHECKSUMS = "\n## Checksums\n\nSHA-256 of every file, as `sha256sum --check` reads them:\n\n"
 STAGES = ("codec", "decoder", "vocoder")
 RANKERS = ("matcher", "captioner")  # the judges that can choose, the better one first
 BUNDLED = Path(__file__).parents[1] / "assets" / "small"
+
+
+class CodecPart(Config):
+    """The codec and the mel it was trained on."""
+
+    model: CodecConfig
+    mel: MelConfig
+
+
+class DecoderPart(Config):
+    """The token decoder and the codec whose tokens it speaks."""
+
+    model: DecoderConfig
+    codec_fingerprint: str | None = None
+
+
+class VocoderPart(Config):
+    """The vocoder and the mel it was trained on."""
+
+    model: VocoderConfig
+    mel: MelConfig
+
+
+class FileInfo(Config):
+    """Size and checksum of one file of the bundle."""
+
+    bytes: int = Field(ge=0, lt=2**63)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class BundleConfig(Config):
+    """`config.json`."""
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    text_encoder: TextEncoderConfig
+    codec: CodecPart
+    decoder: DecoderPart
+    vocoder: VocoderPart
+    defaults: GenerationDefaults = Field(default=GenerationDefaults(), validate_default=True)
+    files: dict[str, FileInfo] = Field(default_factory=dict)
+
+    @field_validator("files")
+    @classmethod
+    def _stay_inside(cls, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
+        if not all(map(is_member_name, files)):
+            raise ValueError("a bundle lists files of its own folder only")
+        return files
+
+    @field_validator("defaults")
+    @classmethod
+    def _clamp(cls, defaults: GenerationDefaults, info: ValidationInfo) -> GenerationDefaults:
+        """No more default steps than the decoder has: a small one has fewer than the usual 25."""
+        most = getattr(getattr(info.data.get("decoder"), "model", None), "timesteps", None)
+        steps = min(defaults.num_inference_steps or 0, most or 0)
+        return defaults.model_copy(update={"num_inference_steps": steps}) if steps else defaults
+
+
+def read_config(folder: str | Path) -> BundleConfig:
+    """Read and validate a bundle's `config.json`."""
+    path = Path(folder) / CONFIG_FILE
+    try:
+        settle(folder)
+        data = read_json(member(folder, CONFIG_FILE))
+    except FileNotFoundError:
+        raise BundleError(f"{folder} is not a bundle: it has no {CONFIG_FILE}") from None
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{path} cannot be read: {reason(error)}") from error
+    if not isinstance(data, dict):
+        raise BundleError(f"{path} does not hold a bundle's configuration")
+    version = data.get("format_version")
+    if not isinstance(version, int) or version < 1:
+        raise BundleError(f"{path} names no valid format version")
+    if version > FORMAT_VERSION:
+        raise BundleError(
+            f"{folder} has format {version}, this diffsound reads up to {FORMAT_VERSION}: "
+            "pip install --upgrade diffsound"
+        )
+    if _backbone(data) == "conv1d":
+        raise BundleError(
+            f"{folder} was made by an earlier version: this diffsound no longer reads its codec "
+            "(backbone conv1d); build the bundle again, or use the version that made it"
+        )
+    try:
+        # An older format is a part of this one: what it leaves out has its default.
+        return parse_config(BundleConfig, data | {"format_version": FORMAT_VERSION}, str(path))
+    except ConfigError as error:
+        raise BundleError(str(error)) from error
+
+
+def _backbone(data: object) -> object:
+    """The kind of the codec's backbone in a `config.json` that may hold anything."""
+    for key in ("codec", "model", "backbone", "kind"):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def check_fit(config: BundleConfig) -> None:
+    """Refuse stages that were not made for each other."""
+    codec, decoder = config.codec.model, config.decoder.model
+    if config.codec.mel != config.vocoder.mel:
+        mel, heard = config.codec.mel.model_dump(), config.vocoder.mel.model_dump()
+        key = next(name for name in mel if mel[name] != heard[name])
+        raise BundleError(
+            f"the vocoder of '{config.name}' was trained on another mel than its codec "
+            f"({key} {heard[key]} against {mel[key]})"
+        )
+    for what, ours, theirs in (
+        ("rows of tokens", codec.rows, decoder.rows),
+        ("codes", codec.codebook_size, decoder.codebook_size),
+    ):
+        if ours != theirs:
+            raise BundleError(
+                f"the codec of '{config.name}' has {ours} {what}, its decoder {theirs}"
+            )
+    if codec.n_mels != config.codec.mel.n_mels:
+        raise BundleError(
+            f"the codec of '{config.name}' takes {codec.n_mels} mel bands, "
+            f"its front end gives {config.codec.mel.n_mels}"
+        )
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in one line."""
+    text = getattr(error, "strerror", None) or str(error)
+    return " ".join(text.split()) or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -174,10 +297,10 @@ class Bundle:
             "decoder": lambda: build_decoder(config.decoder.model),
             "vocoder": lambda: build_vocoder(config.vocoder.model, config.vocoder.mel),
         }
-        stages = {
-            stage: build_with(build, _load_stage(folder, stage, config), f"{folder.name}/{stage}")
-            for stage, build in builders.items()
-        }
+        stages = {}
+        for stage, build in builders.items():
+            state = load_weights(_checked(folder, f"{stage}.safetensors", config))
+            stages[stage] = build_with(build, state, f"{folder.name}/{stage}")
         return cls(
             config=config,
             card=_read_card(folder),
@@ -204,10 +327,9 @@ class Bundle:
         return folder
 
     def _write(self, folder: Path, dtype: torch.dtype) -> None:
-        for stage in STAGES:
-            state = getattr(self, stage).state_dict()
-            save_weights(folder / f"{stage}.safetensors", state, dtype)
         names = [f"{stage}.safetensors" for stage in STAGES]
+        for stage, name in zip(STAGES, names, strict=True):
+            save_weights(folder / name, getattr(self, stage).state_dict(), dtype)
         for kind, source in self.judges.items():
             written = copy_export(source, kind, folder / kind, dtype)
             names += sorted(f"{kind}/{path.name}" for path in written.iterdir())
@@ -241,66 +363,6 @@ def resolve(source: str | Path | None) -> Path:
     raise BundleError(f"there is no bundle at {folder}")
 
 
-def check_ranks(source: str | Path | None) -> None:
-    """Refuse a bundle that has no judge to choose among candidates with."""
-    folder = resolve(source)
-    if not any((folder / kind).is_dir() for kind in RANKERS):
-        raise InputError(
-            "this bundle has no matcher and no captioner to choose among candidates with; "
-            "keep them all, or use a bundle that has one"
-        )
-
-
-def copy_bundle(source: Path, target: Path) -> None:
-    """Copy the files a bundle's config lists, the config last, as a save would.
-
-    Only regular files of the source are read, and nothing outside the target is written: both may
-    come from a stranger.
-    """
-    config = read_config(source)
-    try:
-        for name in config.files:
-            open_regular(member(source, name)).close()
-        target.mkdir(parents=True, exist_ok=True)
-        for name in (*config.files, CONFIG_FILE):
-            place = target.resolve() / name
-            if place.parent.resolve() != place.parent:
-                raise OSError(errno.ELOOP, f"'{name}' goes through a link there")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                open_regular(member(source, name)) as stream,
-                atomic_write(place) as temporary,
-                temporary.open("wb") as copy,
-            ):
-                shutil.copyfileobj(stream, copy)
-    except OSError as error:
-        raise BundleError(f"cannot copy {source} to {target}: {error.strerror}") from error
-
-
-def verify(folder: str | Path) -> list[str]:
-    """Check every file's checksum and that the bundle loads; return the problems found."""
-    folder = resolve(folder)
-    config = read_config(folder)
-    problems = []
-    for name, info in config.files.items():
-        try:
-            if sha256(member(folder, name)) != info.sha256:
-                problems.append(f"{name} is not the file that was saved (checksum differs)")
-        except FileNotFoundError:
-            problems.append(f"{name} is missing")
-        except OSError as error:
-            problems.append(f"{name} cannot be read: {reason(error)}")
-    if not config.files:
-        problems.append(f"{CONFIG_FILE} lists no files")
-    if not problems:
-        try:
-            for kind, judge in Bundle.from_pretrained(folder).judges.items():
-                load_judge(kind, judge)
-        except DiffsoundError as error:
-            problems.append(str(error))
-    return problems
-
-
 def load_codec(source: str | Path | None = None) -> tuple[Codec, MelConfig, str]:
     """A bundle's codec alone, with its mel front end's settings and its fingerprint."""
     folder = resolve(source)
@@ -317,46 +379,16 @@ def codec_fingerprint(part: CodecPart, codec: Codec) -> str:
     return fingerprint(config, codec.token_state())
 
 
-def describe(folder: str | Path | None) -> dict[str, Any]:
-    """What `diffsound bundle inspect` shows."""
-    bundle = Bundle.from_pretrained(folder)
-    config = bundle.config
-    return {
-        "name": config.name,
-        "format_version": config.format_version,
-        "text_encoder": config.text_encoder.model_dump(mode="json"),
-        "mel": config.codec.mel.model_dump(mode="json"),
-        "codec": {
-            "rows": bundle.codec.rows,
-            "codebook_size": bundle.codec.codebook_size,
-            "time_stride": bundle.codec.time_stride,
-            "fingerprint": bundle.codec_fingerprint,
-        },
-        "decoder": config.decoder.model.model_dump(mode="json"),
-        "vocoder": config.vocoder.model.model_dump(mode="json"),
-        "defaults": config.defaults.model_dump(mode="json"),
-        "parameters": bundle.parameters(),
-        "known_captions": 0 if bundle.coverage is None else len(bundle.coverage.captions),
-        "bytes": sum(info.bytes for info in config.files.values()),
-    } | {kind: describe_judge(kind, judge) for kind, judge in bundle.judges.items()}
-
-
 def _load_coverage(folder: Path, config: BundleConfig) -> Coverage | None:
     """What the bundle knows of its training captions, if it lists any."""
     if COVERAGE_FILES[0] not in config.files:
         return None
     for name in COVERAGE_FILES:
-        _check_size(folder, name, config)
+        _checked(folder, name, config)
     coverage = Coverage.load(folder)
     if coverage.vectors.shape[1] != config.decoder.model.text_dim:
         raise BundleError(f"{folder / COVERAGE_FILES[0]} is of another text encoder")
     return coverage
-
-
-def _load_stage(folder: Path, stage: str, config: BundleConfig) -> dict[str, Tensor]:
-    name = f"{stage}.safetensors"
-    _check_size(folder, name, config)
-    return load_weights(_member(folder, name))
 
 
 def _find_judges(folder: Path, config: BundleConfig) -> dict[JudgeKind, Path]:
@@ -385,14 +417,15 @@ def _member(folder: Path, name: str) -> Path:
         raise BundleError(f"the bundle {folder} is refused: {reason(error)}") from error
 
 
-def _check_size(folder: Path, name: str, config: BundleConfig) -> None:
-    info = config.files.get(name)
-    path = _member(folder, name)
+def _checked(folder: Path, name: str, config: BundleConfig) -> Path:
+    """A file of the bundle; one of another size than its config says is refused."""
+    info, path = config.files.get(name), _member(folder, name)
     if info is not None and path.exists() and path.stat().st_size != info.bytes:
         raise BundleError(
             f"{path} has {path.stat().st_size} bytes instead of {info.bytes}: "
             "the file is truncated or replaced, fetch the bundle again"
         )
+    return path
 
 
 def _looks_like_hub_id(source: str) -> bool:
@@ -408,12 +441,10 @@ def _download(hub_id: str) -> Path:
             f"there is no folder {hub_id}, and reading it from a hub needs: "
             "pip install huggingface_hub"
         ) from None
+    patterns = ["*.json", "*.safetensors", CARD_FILE]
     try:
-        return Path(
-            snapshot_download(hub_id, allow_patterns=["*.json", "*.safetensors", CARD_FILE])
-        )
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BundleError(
-            f"there is no bundle at {hub_id}, in a folder or hub: {reason}"
-        ) from error
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        problem = f"there is no bundle at {hub_id}, in a folder or hub: {said}"
+        raise BundleError(problem) from error

@@ -30,8 +30,7 @@ from diffsound.config import Config
 from diffsound.decoder.diffsound import Block, DenoisingTransformer, Diffsound, TextContext
 from diffsound.errors import BundleError, InputError, MissingExtraError
 from diffsound.files import atomic_write, sha256
-from diffsound.model.bundle import STAGES, Bundle
-from diffsound.model.config import FileInfo
+from diffsound.model.bundle import STAGES, Bundle, FileInfo
 from diffsound.vocoder.istft import QUIETEST, ISTFTVocoder
 from diffsound.vocoder.melgan import MelGAN
 

@@ -30,8 +30,7 @@ from diffsound.decoder.diffsound import Diffsound
 from diffsound.decoder.importing import ar_from_published, diffsound_from_published
 from diffsound.errors import BundleError
 from diffsound.generation.settings import GenerationDefaults
-from diffsound.model.bundle import Bundle
-from diffsound.model.config import BundleConfig, CodecPart, DecoderPart, VocoderPart
+from diffsound.model.bundle import Bundle, BundleConfig, CodecPart, DecoderPart, VocoderPart
 from diffsound.text.features import TextEncoderConfig
 from diffsound.vocoder import GriffinLimConfig, Vocoder, VocoderConfig, build_vocoder
 from diffsound.vocoder.melgan import melgan_from_published

@@ -36,8 +36,7 @@ def run(
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", extra) from error
     # Refused before anything is loaded: a wrong bundle, a taken port.
-    from diffsound.model.bundle import resolve
-    from diffsound.model.config import read_config
+    from diffsound.model.bundle import read_config, resolve
 
     for source in settings.bundles or (None,):
         read_config(resolve(source))

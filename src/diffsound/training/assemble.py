@@ -23,13 +23,14 @@ from diffsound.files import read_json
 from diffsound.generation.settings import GenerationDefaults
 from diffsound.judges import JudgeKind, load_judge
 from diffsound.model import bundle as bundles
-from diffsound.model.bundle import Bundle, codec_fingerprint
-from diffsound.model.config import (
+from diffsound.model.bundle import (
     CONFIG_FILE,
+    Bundle,
     BundleConfig,
     CodecPart,
     DecoderPart,
     VocoderPart,
+    codec_fingerprint,
     read_config,
 )
 from diffsound.model.coverage import Coverage, length_row

@@ -30,8 +30,7 @@ from diffsound.data.sources import open_source
 from diffsound.data.tables import Source, SourceReport
 from diffsound.decoder import build_decoder
 from diffsound.errors import DataError, DiffsoundError, InputError
-from diffsound.model.bundle import Bundle, resolve
-from diffsound.model.config import BundleConfig, read_config
+from diffsound.model.bundle import Bundle, BundleConfig, read_config, resolve
 from diffsound.model.coverage import Coverage
 from diffsound.training.assemble import training_captions
 from diffsound.training.config import TrainConfig
