@@ -28,19 +28,12 @@ def test_sizes_of_the_published_models() -> None:
     assert sum(p.numel() for p in block.parameters()) == 20_147_200
 
 
-def test_small_fits_a_laptop_and_both_kinds_are_alike() -> None:
-    diffsound, ar = parameters(DiffsoundConfig.small()), parameters(ARConfig.small())
-    assert diffsound <= 15_000_000
-    assert ar <= 15_000_000
-    assert abs(diffsound - ar) < 0.15 * diffsound
-
-
 def test_tiny_is_tiny() -> None:
     assert parameters(DiffsoundConfig.tiny()) < 100_000
     assert parameters(ARConfig.tiny()) < 100_000
 
 
-@pytest.mark.parametrize("config", [DiffsoundConfig.official(), ARConfig.small()])
+@pytest.mark.parametrize("config", [DiffsoundConfig.official(), ARConfig.tiny()])
 def test_kind_chooses_the_config(config: DiffsoundConfig | ARConfig) -> None:
     read: Any = TypeAdapter(DecoderConfig).validate_python(config.model_dump(mode="json"))
     assert read == config

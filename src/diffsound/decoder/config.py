@@ -1,7 +1,6 @@
 """Every constant of the two token decoders, and their presets.
 
-`paper` follows the paper, `official` the published code where the two differ, `small` is what a
-laptop CPU trains and runs, `tiny` is for tests.
+`paper` follows the paper, `official` the published code where the two differ, `tiny` is for tests.
 """
 
 from __future__ import annotations
@@ -36,15 +35,11 @@ class ScheduleConfig(Config):
     turns: Annotated[tuple[Count, ...], Field(max_length=256)] | None = None
 
     @model_validator(mode="after")
-    def _a_share_for_every_turn(self) -> Self:
+    def _parts_agree(self) -> Self:
         if self.turns is not None and len(self.row_shares or ()) != len(self.turns):
             raise ValueError(
                 f"{len(self.turns)} turns need as many row_shares, not {len(self.row_shares or ())}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _official_is_one_schedule(self) -> Self:
         if self.kind == "official" and self.transition != "mask_uniform":
             raise ValueError("the official schedule has the mask_uniform transition only")
         return self
@@ -110,6 +105,12 @@ class TransformerConfig(Config):
             raise ValueError("code_width needs position 'column'")
         return self
 
+    @classmethod
+    def tiny(cls, rows: int = 2, codebook_size: int = 8, text_dim: int = 16, **more: Any) -> Self:
+        """For tests: a few thousand parameters."""
+        grid: dict[str, Any] = {"rows": rows, "columns": 6, "codebook_size": codebook_size}
+        return cls(layers=2, heads=2, width=32, text_dim=text_dim, **grid, **more)
+
 
 class DiffsoundConfig(TransformerConfig):
     """The discrete-diffusion decoder (section IV).
@@ -136,26 +137,14 @@ class DiffsoundConfig(TransformerConfig):
     local: Annotated[int, Field(ge=0, le=255)] = 0
 
     @model_validator(mode="after")
-    def _neighbours_are_columns(self) -> Self:
+    def _parts_fit(self) -> Self:
         if self.local and (self.position == "cell" or self.local % 2 == 0):
             raise ValueError("local needs position 'column', and an odd number of columns")
-        return self
-
-    @model_validator(mode="after")
-    def _official_positions_are_cells(self) -> Self:
         if self.position_scheme == "official" and self.position == "column":
             raise ValueError("position_scheme 'official' needs position 'cell'")
-        return self
-
-    @model_validator(mode="after")
-    def _ordered_rows_have_no_bound(self) -> Self:
-        if self.schedule.row_shares is not None and self.loss.variant != "simplified":
-            raise ValueError("rows one after another need loss.variant 'simplified'")
-        return self
-
-    @model_validator(mode="after")
-    def _a_share_for_every_row(self) -> Self:
         shares, turns = self.schedule.row_shares, self.schedule.turns
+        if shares is not None and self.loss.variant != "simplified":
+            raise ValueError("rows one after another need loss.variant 'simplified'")
         if shares is not None and turns is None and len(shares) != self.rows:
             raise ValueError(f"schedule.row_shares has {len(shares)} shares for {self.rows} rows")
         if turns is not None and sum(turns) != self.rows:
@@ -179,21 +168,8 @@ class DiffsoundConfig(TransformerConfig):
         )
 
     @classmethod
-    def small(
-        cls, rows: int = 8, codebook_size: int = 512, text_dim: int = 384, columns: int = 54
-    ) -> Self:
-        """At most 15 M parameters; one position per column, so that ten seconds are 54."""
-        return cls(
-            **_small_size(rows, codebook_size, text_dim, columns),
-            pooled_text=True,
-            local=5,
-            loss=LossConfig(variant="simplified"),
-        )
-
-    @classmethod
-    def tiny(cls, rows: int = 2, codebook_size: int = 8, text_dim: int = 16) -> Self:
-        """For tests: a few thousand parameters."""
-        return cls(**_tiny_size(rows, codebook_size, text_dim), timesteps=10)
+    def tiny(cls, rows: int = 2, codebook_size: int = 8, text_dim: int = 16, **more: Any) -> Self:
+        return super().tiny(rows, codebook_size, text_dim, timesteps=10, **more)
 
 
 class ARConfig(TransformerConfig):
@@ -230,44 +206,5 @@ class ARConfig(TransformerConfig):
         """The published code: one projected sentence vector in front."""
         return cls(condition="pooled", position_scheme="official")
 
-    @classmethod
-    def small(
-        cls, rows: int = 8, codebook_size: int = 512, text_dim: int = 384, columns: int = 54
-    ) -> Self:
-        """About the size of Diffsound's `small`."""
-        return cls(**_small_size(rows, codebook_size, text_dim, columns) | {"layers": 10})
-
-    @classmethod
-    def tiny(cls, rows: int = 2, codebook_size: int = 8, text_dim: int = 16) -> Self:
-        """For tests: a few thousand parameters."""
-        return cls(**_tiny_size(rows, codebook_size, text_dim))
-
 
 DecoderConfig = Annotated[DiffsoundConfig | ARConfig, Field(discriminator="kind")]
-
-
-def _small_size(rows: int, codebook_size: int, text_dim: int, columns: int) -> dict[str, Any]:
-    # What 25 guided steps of ten seconds cost at this size: benchmarks/text_to_wav.py.
-    return {
-        "layers": 6,
-        "heads": 5,
-        "width": 320,
-        "text_dim": text_dim,
-        "rows": rows,
-        "columns": columns,
-        "codebook_size": codebook_size,
-        "position": "column",
-        "code_width": 128,
-    }
-
-
-def _tiny_size(rows: int, codebook_size: int, text_dim: int) -> dict[str, Any]:
-    return {
-        "layers": 2,
-        "heads": 2,
-        "width": 32,
-        "text_dim": text_dim,
-        "rows": rows,
-        "columns": 6,
-        "codebook_size": codebook_size,
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -112,29 +112,25 @@ class TextFeatures:
         """The texts at `index`, as a batch (an index keeps the batch axis)."""
         if not isinstance(index, slice | Tensor):
             index = torch.as_tensor(index, dtype=torch.long)
-        return TextFeatures(self.features[index], self.mask[index], self.pooled[index])
+        return self._each(lambda tensor: tensor[index])
 
     def repeat(self, times: int) -> TextFeatures:
         """Each text `times` times in a row: [a, b] -> [a, a, b, b]."""
-        return TextFeatures(
-            self.features.repeat_interleave(times, dim=0),
-            self.mask.repeat_interleave(times, dim=0),
-            self.pooled.repeat_interleave(times, dim=0),
-        )
+        return self._each(lambda tensor: tensor.repeat_interleave(times, dim=0))
 
     def to(self, device: torch.device | str) -> TextFeatures:
-        return TextFeatures(self.features.to(device), self.mask.to(device), self.pooled.to(device))
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> TextFeatures:
+        return TextFeatures(change(self.features), change(self.mask), change(self.pooled))
 
     @staticmethod
     def cat(batches: Sequence[TextFeatures]) -> TextFeatures:
         """Join batches, padding the shorter ones in S."""
         length = max(batch.features.shape[1] for batch in batches)
         padded = [batch.pad_to(length) for batch in batches]
-        return TextFeatures(
-            torch.cat([batch.features for batch in padded]),
-            torch.cat([batch.mask for batch in padded]),
-            torch.cat([batch.pooled for batch in padded]),
-        )
+        parts = zip(*((one.features, one.mask, one.pooled) for one in padded), strict=True)
+        return TextFeatures(*map(torch.cat, parts))
 
     def pad_to(self, length: int) -> TextFeatures:
         """Pad S with zeros and False up to `length`."""

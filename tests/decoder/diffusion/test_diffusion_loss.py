@@ -8,11 +8,11 @@ import torch
 from diffsound.decoder.diffusion.loss import (
     ImportanceSampler,
     diffusion_loss,
-    prior_kl,
     simplified_loss,
 )
 from diffsound.decoder.diffusion.official import official_schedule
 from diffsound.decoder.diffusion.process import (
+    Schedule,
     linear_schedule,
     posterior,
     q_xt_given_x0,
@@ -23,6 +23,17 @@ from diffsound.decoder.diffusion.process import (
 
 KINDS = ("uniform", "mask", "mask_uniform")
 SIZE, STEPS = 4, 6
+
+
+def prior_kl(schedule: Schedule) -> float:
+    """L_T = D_KL(q(x_T|x_0) ‖ p(x_T)) per token (eq. 22): constant, and 0 for exact ends."""
+    stay, uniform, masked = (float(value) for value in schedule.cumulative(schedule.steps))
+    if masked == 1:
+        return 0.0
+    rest = (1 - masked) / schedule.codebook_size
+    others = (schedule.codebook_size - 1) * uniform
+    kl = (stay + uniform) * math.log((stay + uniform) / rest)
+    return kl + (others * math.log(uniform / rest) if others > 0 else 0.0)
 
 
 def example(kind, t, seed=0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -117,17 +116,6 @@ def _mean_guessed(nll: Tensor, xt: Tensor, schedule: Schedule, keep: int) -> Ten
         return nll.flatten(keep).mean(-1)
     guessed = (xt == schedule.mask_index).to(nll)
     return (nll * guessed).flatten(keep).sum(-1) / guessed.flatten(keep).sum(-1).clamp_min(1)
-
-
-def prior_kl(schedule: Schedule) -> float:
-    """L_T = D_KL(q(x_T|x_0) ‖ p(x_T)) per token (eq. 22): constant, and 0 for exact ends."""
-    stay, uniform, masked = (float(value) for value in schedule.cumulative(schedule.steps))
-    if masked == 1:
-        return 0.0
-    rest = (1 - masked) / schedule.codebook_size
-    others = (schedule.codebook_size - 1) * uniform
-    kl = (stay + uniform) * math.log((stay + uniform) / rest)
-    return kl + (others * math.log(uniform / rest) if others > 0 else 0.0)
 
 
 def _log_p(logits: Tensor) -> Tensor:
