@@ -21,7 +21,7 @@ import torch
 
 from diffsound.decoder import SamplingSettings
 from diffsound.decoder.diffsound import Predictor
-from diffsound.decoder.sampling import Request
+from diffsound.decoder.sampling import TokenRequest
 from diffsound.model.backends import default_backend, quantize_int8
 from diffsound.model.bundle import Bundle
 from diffsound.model.onnx_export import export_onnx
@@ -109,7 +109,7 @@ def measure(
         return lambda: predict(tokens, middle)
 
     guided = SamplingSettings(guidance_scale=GUIDANCE)
-    request = Request(text[:1], (decoder.rows, columns), [], guided, negative=text[1:])
+    request = TokenRequest(text[:1], (decoder.rows, columns), [], guided, negative=text[1:])
     steps = {"torch": step(Predictor(decoder.transformer, request))}
     for name, files in sessions.items():
         steps[name] = step(SessionPredictor(files["decoder"], decoder.transformer, request))

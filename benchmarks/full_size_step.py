@@ -28,7 +28,7 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.decoder.diffsound import Diffsound, Predictor
 from diffsound.decoder.diffusion.samplers import ancestral
 from diffsound.decoder.layers import split_heads
-from diffsound.decoder.sampling import Request
+from diffsound.decoder.sampling import TokenRequest
 from diffsound.model.backends import quantize_int8
 from diffsound.text.features import TextFeatures
 
@@ -124,7 +124,7 @@ def main() -> None:
     text = TextFeatures(features, mask, features.mean(1))
     tokens = torch.randint(config.codebook_size + 1, (1, config.rows, config.columns))
     t = torch.tensor([steps // 2])
-    predict = Predictor(model.transformer, Request(text, tokens.shape[1:], []))
+    predict = Predictor(model.transformer, TokenRequest(text, tokens.shape[1:], []))
     predict.prepare([steps // 2])
     logits = predict(tokens, steps // 2)
 

@@ -29,8 +29,8 @@ from diffsound.decoder.layers import (
 from diffsound.decoder.sampling import (
     DEFAULT_SAMPLING,
     DecoderLoss,
-    Request,
     TokenDecoder,
+    TokenRequest,
     split_items,
 )
 from diffsound.errors import InputError
@@ -240,7 +240,7 @@ class ARDecoder(TokenDecoder):
         per_item = nll.flatten(1).mean(1)
         return DecoderLoss(per_item.mean(), per_item.detach())
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: TokenRequest) -> None:
         """Refuse what only a diffusion decoder can do."""
         settings, known = request.settings, request.known
         if request.choice is not None:
@@ -258,7 +258,7 @@ class ARDecoder(TokenDecoder):
                 "the AR decoder cannot vary a clip: start_step needs a diffusion decoder"
             )
 
-    def _draw(self, request: Request) -> Tensor:
+    def _draw(self, request: TokenRequest) -> Tensor:
         """Known cells are forced as they come up: they shape what follows, not what came before."""
         settings, known, callback = request.settings, request.known, request.callback
         model, blank = self.transformer, self.codebook_size

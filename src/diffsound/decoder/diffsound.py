@@ -38,8 +38,8 @@ from diffsound.decoder.layers import (
 )
 from diffsound.decoder.sampling import (
     DecoderLoss,
-    Request,
     TokenDecoder,
+    TokenRequest,
     check_sampling,
     kept_parts,
     sample,
@@ -212,7 +212,7 @@ class Predictor:
     `prepare`; a step then costs what depends on the tokens only.
     """
 
-    def __init__(self, transformer: DenoisingTransformer, request: Request) -> None:
+    def __init__(self, transformer: DenoisingTransformer, request: TokenRequest) -> None:
         self.transformer = transformer
         self.settings = request.settings
         self.guided = request.guided
@@ -289,7 +289,7 @@ class Diffsound(TokenDecoder):
         super().__init__(config)
         self.config = config
         self.chooses_early = config.schedule.row_shares is not None
-        self.predictor: Callable[[DenoisingTransformer, Request], Predictor] = Predictor
+        self.predictor: Callable[[DenoisingTransformer, TokenRequest], Predictor] = Predictor
         self.schedule = build_schedule(config)
         with torch.device("cpu"):
             self.windows = row_windows(config)
@@ -385,10 +385,10 @@ class Diffsound(TokenDecoder):
         """The time at which each row reads the schedule, [F'], or t itself for all rows alike."""
         return t if self.windows is None else row_times(t, self.windows, self.schedule.steps)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: TokenRequest) -> None:
         check_sampling(self.config, request)
 
-    def _draw(self, request: Request) -> Tensor:
+    def _draw(self, request: TokenRequest) -> Tensor:
         return sample(self, self.predictor(self.transformer, request), request)
 
 

@@ -65,7 +65,7 @@ class DecoderLoss:
 
 
 @dataclass(frozen=True)
-class Request:
+class TokenRequest:
     """The arguments of `TokenDecoder.generate`."""
 
     text: TextFeatures
@@ -107,11 +107,11 @@ class TokenDecoder(nn.Module):
         """Training loss of tokens [B, F', L'] given their text."""
 
     @abstractmethod
-    def _check(self, request: Request) -> None:
+    def _check(self, request: TokenRequest) -> None:
         """Refuse what this kind of decoder cannot do."""
 
     @abstractmethod
-    def _draw(self, request: Request) -> Tensor:
+    def _draw(self, request: TokenRequest) -> Tensor:
         """The tokens of a request that was checked."""
 
     @torch.no_grad()
@@ -137,7 +137,7 @@ class TokenDecoder(nn.Module):
         encoded empty text when the user gave none); it is needed when guidance_scale != 1.
         `choice` is for decoders that draw rows in turn (`chooses_early`); others refuse it.
         """
-        request = Request(
+        request = TokenRequest(
             text, grid, generators, settings, negative, known, callback, together, choice
         )
         _check_request(self, request)
@@ -150,7 +150,7 @@ class TokenDecoder(nn.Module):
             self.train(was_training)
 
 
-def _check_request(decoder: TokenDecoder, request: Request) -> None:
+def _check_request(decoder: TokenDecoder, request: TokenRequest) -> None:
     """What every decoder asks of a request; the first thing wrong becomes an InputError."""
     text, negative, grid = request.text, request.negative, request.grid
     if grid[0] != decoder.rows or grid[1] < 1:
@@ -200,7 +200,7 @@ def _check_known(known: Known, shape: tuple[int, ...], codebook_size: int) -> No
 
 
 def split_items(
-    request: Request, device: torch.device, *, trim: bool = True
+    request: TokenRequest, device: torch.device, *, trim: bool = True
 ) -> list[tuple[slice, TextFeatures]]:
     """The batch as parts to run one by one: (which items, their texts, negatives after them).
 
@@ -246,7 +246,7 @@ def kept_parts(
             start += len(mine)
 
 
-def check_sampling(config: DiffsoundConfig, request: Request) -> None:
+def check_sampling(config: DiffsoundConfig, request: TokenRequest) -> None:
     """Refuse what Diffsound's samplers cannot do, in one line."""
     settings, known, steps = request.settings, request.known, config.timesteps
     if request.choice is not None and config.schedule.row_shares is None:
@@ -281,7 +281,7 @@ def check_sampling(config: DiffsoundConfig, request: Request) -> None:
             raise InputError("the sampler 'official' takes truncation, not temperature or top_k")
 
 
-def sample(decoder: Diffsound, predict: Predictor, request: Request) -> Tensor:
+def sample(decoder: Diffsound, predict: Predictor, request: TokenRequest) -> Tensor:
     """Run the chosen sampler for the tokens [B, F', L'] of a request."""
     settings, schedule, generators = request.settings, decoder.schedule, request.generators
     known, first = request.known, schedule.steps
@@ -355,7 +355,7 @@ def _comparison(decoder: Diffsound, chain: Sequence[int], share: float) -> tuple
 
 
 def _start(
-    decoder: Diffsound, request: Request, known: Known | None, device: torch.device
+    decoder: Diffsound, request: TokenRequest, known: Known | None, device: torch.device
 ) -> Tensor:
     """What the free cells hold before the first step."""
     schedule, generators, sampler = decoder.schedule, request.generators, request.settings.sampler

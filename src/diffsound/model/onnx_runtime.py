@@ -14,7 +14,7 @@ from torch import Tensor
 from diffsound.codec.codec import Codec
 from diffsound.config import parse_config
 from diffsound.decoder.diffsound import DenoisingTransformer, Diffsound, Predictor
-from diffsound.decoder.sampling import Request
+from diffsound.decoder.sampling import TokenRequest
 from diffsound.errors import BundleError, ConfigError, MissingExtraError
 from diffsound.files import read_json
 from diffsound.model.bundle import Bundle
@@ -118,7 +118,7 @@ class SessionPredictor(Predictor):
     computes their keys and values, and a time's scales and shifts, itself."""
 
     def __init__(
-        self, session: Session, transformer: DenoisingTransformer, request: Request
+        self, session: Session, transformer: DenoisingTransformer, request: TokenRequest
     ) -> None:
         self.session = session
         super().__init__(transformer, request)
