@@ -38,7 +38,7 @@ DIFFUSION = ("tests/decoder/diffusion", "tests/decoder/test_diffsound.py")
 TARGETS: dict[str, tuple[str, ...]] = {
     **{
         f"decoder/diffusion/{name}.py": DIFFUSION
-        for name in ("schedule", "process", "loss", "samplers", "draws", "official")
+        for name in ("process", "loss", "samplers", "official")
     },
     "text/mbtg.py": ("tests/text/test_mbtg.py",),
     "data/loaders.py": ("tests/data/test_loaders.py",),
@@ -51,11 +51,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "judges/ranking.py": ("tests/evaluation/test_ranking.py", "tests/judges/test_matcher.py"),
 }
 # Changes that make no difference to what the code does: (module, changed line) -> why.
-_SCHEDULE, _TOLERANCE = "decoder/diffusion/schedule.py", "the size of a tolerance for rounding"
+_PROCESS, _TOLERANCE = "decoder/diffusion/process.py", "the size of a tolerance for rounding"
 EQUIVALENT: dict[tuple[str, str], str] = {
-    (_SCHEDULE, "tolerance = (2e-09) # of rounding in 1 − masked where little is left"): _TOLERANCE,
+    (_PROCESS, "tolerance = (2e-09) # of rounding in 1 − masked where little is left"): _TOLERANCE,
     (
-        "decoder/diffusion/process.py",
+        _PROCESS,
         "return torch.where(values > 0, values.clamp_min((2e-38)).log(), LOG_ZERO)",
     ): "only keeps the logarithm of values that are not used finite",
 }

@@ -393,7 +393,7 @@ class Diffsound(TokenDecoder):
 
 
 def row_windows(config: DiffsoundConfig) -> Tensor | None:
-    """When each row is noised ([F', 2], see `schedule.py`), or None for all rows alike."""
+    """When each row is noised ([F', 2], see `process.in_turn`), or None for all rows alike."""
     schedule = config.schedule
     return None if schedule.row_shares is None else in_turn(schedule.row_shares, schedule.turns)
 
