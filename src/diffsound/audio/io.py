@@ -114,13 +114,11 @@ def fit_length(wave: Wave, samples: int) -> Wave:
     return np.pad(wave[:samples], (0, max(0, samples - len(wave))))
 
 
-def check_target(
-    path: str | Path, *, overwrite: bool = False, formats: tuple[str, ...] = AUDIO_FORMATS
-) -> Path:
+def check_target(path: str | Path, *, overwrite: bool = False) -> Path:
     """Refuse a target that could not be written; worth calling before a long computation."""
     path = Path(path)
-    if path.suffix.lower().removeprefix(".") not in formats:
-        known = ", ".join(f".{name}" for name in formats)
+    if path.suffix.lower().removeprefix(".") not in AUDIO_FORMATS:
+        known = ", ".join(f".{name}" for name in AUDIO_FORMATS)
         raise AudioError(f"cannot write {path}: its name must end in one of {known}")
     if not path.parent.is_dir():
         raise AudioError(f"cannot write {path}: there is no folder {path.parent}")
@@ -136,27 +134,15 @@ def write_audio(
     wave: ArrayLike,
     sample_rate: int,
     *,
-    bits: Bits = 16,
-    loudness: float | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    tags: Mapping[str, str] | None = None,
     overwrite: bool = False,
+    **encoding: Any,
 ) -> None:
-    """Write a wave [samples] in the format its name ends in; see `encode_audio`.
+    """Write a wave [samples] in the format its name ends in, whole or not at all.
 
-    The file appears whole or not at all.
+    encoding: the other keywords of `encode_audio`.
     """
     path = check_target(path, overwrite=overwrite)
-    data = encode_audio(
-        wave,
-        sample_rate,
-        path.suffix.lower()[1:],
-        bits=bits,
-        loudness=loudness,
-        metadata=metadata,
-        tags=tags,
-    )
-    write_bytes(path, data)
+    write_bytes(path, encode_audio(wave, sample_rate, path.suffix.lower()[1:], **encoding))
 
 
 def write_bytes(path: Path, data: bytes) -> None:

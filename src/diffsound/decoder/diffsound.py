@@ -151,17 +151,20 @@ class DenoisingTransformer(nn.Module):
         self.apply(init_weights)
 
     def read_text(self, text: TextFeatures) -> TextContext:
-        """Keys and values of every block for a batch of texts."""
-        features = text.features
+        """What the blocks need of a batch of texts."""
+        masked = not self.config.attend_padding and not bool(text.mask.all())
+        return self.context(text.features, text.mask if masked else None, text.pooled)
+
+    def context(self, features: Tensor, mask: Tensor | None, pooled: Tensor) -> TextContext:
+        """Keys and values of every block: features [B, S, D], mask [B, S], pooled [B, D]."""
         if self.config.normalise_text:
             features = F.normalize(features, dim=-1)
         pairs = [block.cross_attention.project_text(features) for block in self._blocks()]
-        masked = not self.config.attend_padding and not bool(text.mask.all())
         return TextContext(
             keys=tuple(keys for keys, _ in pairs),
             values=tuple(values for _, values in pairs),
-            mask=text.mask[:, None, None, :] if masked else None,
-            pooled=None if self.pooled is None else self.pooled(text.pooled),
+            mask=None if mask is None else mask[:, None, None, :],
+            pooled=None if self.pooled is None else self.pooled(pooled),
         )
 
     def modulations(self, t: Tensor, pooled: Tensor | None) -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ from diffsound.audio.mel import MelConfig
 from diffsound.codec.codec import Codec
 from diffsound.codec.frame_texture import UNIT, TextureNoise
 from diffsound.config import Config
-from diffsound.decoder.diffsound import Block, DenoisingTransformer, Diffsound, TextContext
+from diffsound.decoder.diffsound import DenoisingTransformer, Diffsound
 from diffsound.errors import BundleError, InputError, MissingExtraError
 from diffsound.files import atomic_write, sha256
 from diffsound.model.bundle import STAGES, Bundle, FileInfo
@@ -54,14 +54,8 @@ class DecoderStep(nn.Module):
         """tokens [B, F', L'], t [B] in 1..T, text [B, S, D], mask [B, S], pooled [B, D] ->
         logits [B, F', L', K]."""
         network = self.transformer
-        features = F.normalize(text, dim=-1) if network.config.normalise_text else text
-        pairs = [cast(Block, b).cross_attention.project_text(features) for b in network.blocks]
-        context = TextContext(
-            keys=tuple(keys for keys, _ in pairs),
-            values=tuple(values for _, values in pairs),
-            mask=None if network.config.attend_padding else mask[:, None, None, :],
-            pooled=None if network.pooled is None else network.pooled(pooled),
-        )
+        attended = None if network.config.attend_padding else mask
+        context = network.context(text, attended, pooled)
         return network(tokens, network.modulations(t, context.pooled), context)
 
 
