@@ -121,7 +121,7 @@ def build_with(build: Callable[[], ModuleT], state: Mapping[str, Tensor], source
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise BundleError(f"{source}: its configuration describes no network: {reason}") from error
-    _check_shapes(expected, state, source)
+    check_shapes(expected, state, source)
     module = build()
     module.load_state_dict(dict(state))
     return module
@@ -129,11 +129,12 @@ def build_with(build: Callable[[], ModuleT], state: Mapping[str, Tensor], source
 
 def load_into(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Load strictly; a missing, unexpected or mis-shaped tensor is named in one line."""
-    _check_shapes(module.state_dict(), state, source)
+    check_shapes(module.state_dict(), state, source)
     module.load_state_dict(dict(state))
 
 
-def _check_shapes(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str) -> None:
+def check_shapes(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str) -> None:
+    """Refuse a missing, unexpected or mis-shaped tensor."""
     for name, tensor in expected.items():
         if name not in state:
             raise BundleError(f"{source}: the tensor '{name}' is missing")

@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(BundleError, match=r"'transformer\.blocks\.1\.gate\.weight'"):
         diffsound_from_published({"ema": extra}, heads=HEADS)
     wrong = weights | {"transformer.blocks.0.mlp.2.bias": torch.zeros(3)}
-    with pytest.raises(BundleError, match=r"shape \(3,\), expected \(16,\)"):
+    with pytest.raises(BundleError, match=r"shape \(3,\), the configuration needs \(16,\)"):
         diffsound_from_published({"ema": wrong}, heads=HEADS)
     with pytest.raises(BundleError, match="ema=False"):
         diffsound_from_published({"model": weights}, heads=HEADS, ema=True)

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from diffsound.config import parse_config
 from diffsound.decoder import SamplingSettings, build_decoder
 from diffsound.decoder.config import ARConfig, DiffsoundConfig
 from diffsound.errors import BundleError, ConfigError
+from diffsound.weights import check_shapes
 
 StateDict = dict[str, Tensor]
 
@@ -202,8 +204,6 @@ def _unwrap(checkpoint: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[st
 
 
 def _config(kind: type[Any], values: dict[str, Any]) -> Any:
-    from diffsound.config import parse_config
-
     try:
         return parse_config(kind, values, source="the checkpoint")
     except ConfigError as error:
@@ -213,10 +213,5 @@ def _config(kind: type[Any], values: dict[str, Any]) -> Any:
 def _check_fit(config: DiffsoundConfig | ARConfig, state: StateDict) -> None:
     """Refuse tensors whose shapes contradict the sizes read from others."""
     with torch.device("meta"):
-        model: nn.Module = build_decoder(config)
-    for name, tensor in model.state_dict().items():
-        if state[name].shape != tensor.shape:
-            raise BundleError(
-                f"'{name}' of the checkpoint has shape {tuple(state[name].shape)}, "
-                f"expected {tuple(tensor.shape)}"
-            )
+        expected = build_decoder(config).state_dict()
+    check_shapes(expected, state, "the checkpoint")

@@ -18,6 +18,7 @@ from torch.nn import functional
 from diffsound.audio.mel import MelConfig, reflect_pad
 from diffsound.errors import BundleError, ConfigError
 from diffsound.vocoder import MelGANConfig
+from diffsound.weights import check_shapes
 
 _SLOPE = 0.2
 
@@ -178,14 +179,7 @@ def melgan_from_published(
         expected = MelGAN(config, mel).state_dict()
     except ConfigError as error:
         raise BundleError(f"this MelGAN does not fit the mel: {error}") from error
-    if missing := sorted(expected.keys() ^ weights.keys()):
-        raise BundleError(f"these are not the weights of a MelGAN generator: see '{missing[0]}'")
-    for name, value in expected.items():
-        if weights[name].shape != value.shape:
-            raise BundleError(
-                f"this MelGAN does not fit the mel: '{name}' is {list(weights[name].shape)}, "
-                f"not {list(value.shape)}"
-            )
+    check_shapes(expected, weights, "this MelGAN")
     return config, {name: weights[name].float() for name in expected}
 
 
