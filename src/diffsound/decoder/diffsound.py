@@ -292,6 +292,7 @@ class Diffsound(TokenDecoder):
         super().__init__(config)
         self.config = config
         self.chooses_early = config.schedule.row_shares is not None
+        # What runs the network in a generation; another backend replaces it.
         self.predictor: Callable[[DenoisingTransformer, TokenRequest], Predictor] = Predictor
         self.schedule = build_schedule(config)
         with torch.device("cpu"):

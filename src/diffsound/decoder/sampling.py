@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -88,7 +88,7 @@ class TokenRequest:
         return (len(self.text), *self.grid)
 
 
-class TokenDecoder(nn.Module):
+class TokenDecoder(nn.Module, ABC):
     """Text features to a grid of tokens; AR and Diffsound alike."""
 
     chooses_early: bool

@@ -272,10 +272,8 @@ def compose(bundle: Bundle, job: Job, plan: Plan, sounds: Sequence[Sound]) -> So
     with torch.inference_mode(), torch_threads(1):
         mel = bundle.mel(torch.from_numpy(wave))
         tokens = bundle.codec.encode(mel)
-    record = dict(sounds[0].settings)
-    if (
-        round(record["duration"] * bundle.sample_rate) != plan.samples
-    ):  # of the layer, not the scene
+    record = dict(sounds[0].settings)  # whose duration is the layer's
+    if round(record["duration"] * bundle.sample_rate) != plan.samples:
         record["duration"] = round(plan.samples / bundle.sample_rate, 4)
     scores = [sound.score for sound in sounds if sound.score is not None]
     known = [sound.coverage for sound in sounds if sound.coverage is not None]
