@@ -346,7 +346,7 @@ def _reason(error: Exception) -> str:
 
 _HEAD = 27  # bytes of a page before its table of segments
 _SERIAL, _CHECKSUM, _SEGMENTS = 14, 22, 26
-# Ogg's checksum is zlib's with the bits of every byte, and of the result, the other way round.
+# Ogg's checksum is zlib's with the bits of every byte, and of the result, in reverse order.
 _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _ONES = 0xFFFFFFFF
 

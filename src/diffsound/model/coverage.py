@@ -37,7 +37,7 @@ MOST_CAPTIONS = 1250
 NEAREST = 3
 
 # Cosines of MiniLM's vectors, chosen on the bundled model's corpus (6 147 training captions, 1 250
-# kept). KNOWN: every training caption has a kept one at least so near, and so do 91 % of the
+# kept). KNOWN: every training caption is at least this near to a kept one, and so are 91 % of the
 # validation captions. FAR: below it are 0.3 % of the validation captions, a tenth of the AudioCaps
 # test captions (much of it talk and music, which the corpus lacks), and all of 21 sentences about
 # things without a sound or sounds that are not in the corpus, from "quantum entanglement" (.26) to

@@ -243,14 +243,14 @@ class _StorageType(_Inert):
 
 
 class _RebuiltTensor(_Inert):
-    """`torch._utils._rebuild_tensor_v2`, of our own."""
+    """Our own `torch._utils._rebuild_tensor_v2`."""
 
     def __new__(cls, data: Tensor, offset: int, size: Any, stride: Any, *rest: Any) -> Any:
         return torch.as_strided(data, size, stride, offset)  # which checks the bounds
 
 
 class _RebuiltParameter(_Inert):
-    """`torch._utils._rebuild_parameter`, of our own: the tensor alone."""
+    """Our own `torch._utils._rebuild_parameter`: the tensor alone."""
 
     def __new__(cls, data: Tensor, *rest: Any) -> Any:
         return data

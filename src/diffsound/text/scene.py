@@ -94,7 +94,7 @@ class Voice:
     """One sound of a scene.
 
     moment: voices of a moment sound together, after those of the moment before; None: throughout.
-    count: how many times it happens; None: the sentence does not say. seconds: how long, likewise.
+    count: how many times it happens; seconds: how long it lasts; None: the sentence does not say.
     """
 
     text: str

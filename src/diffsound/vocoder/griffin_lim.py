@@ -23,7 +23,7 @@ class GriffinLim(nn.Module):
     processors Fourier transforms round otherwise on several.
     """
 
-    reach: int | None = None  # see `cut`; with momentum every frame has a part in every other
+    reach: int | None = None  # see `cut`; with momentum every frame affects every other
 
     def __init__(self, config: GriffinLimConfig, mel: MelConfig) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 After Vocos (Siuzdak, 2023). All convolutions run at 86 frames a second instead of 22 050 samples,
 which makes it an order of magnitude cheaper on a CPU than MelGAN.
 
-Two things a network takes long to learn are known, and may be done for it; it is trained through
+Two things that a network is slow to learn are known, and can be done for it; it is trained through
 them. With `fits`, its magnitudes are scaled until their mel is the mel that was given: a network
 that is not sure blurs it. With `rounds`, Griffin and Lim's projection follows: the spectrum of the
 wave gives the phases, the magnitudes stay. Phases that do not fit each other blur a sound too.
@@ -49,7 +49,7 @@ class ISTFTVocoder(nn.Module):
 
     @property
     def reach(self) -> int | None:
-        """How many frames to either side of a sample have a part in it: see `vocoder.cut`."""
+        """Number of frames to either side that affect a sample: see `vocoder.cut`."""
         config, mel = self.config, self.mel_config
         convolutions = (1 + config.layers) * (config.kernel // 2)
         # A round hears the wave half a window to either side, and so does every wave its frames.
