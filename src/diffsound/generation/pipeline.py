@@ -304,7 +304,8 @@ class TextToSound:
         else:
             waves = self.vocode(mels, noise)
 
-        record, coverage = self._record(settings, samples, edit), self._coverage(text)
+        record, known = self._record(settings, samples, edit), self.bundle.coverage
+        coverage = [None] * len(jobs) if known is None else known.of(text.pooled)
         sounds = []
         for i, job in enumerate(jobs):
             wave, gain = at_level(waves[i, :samples], self.sample_rate, settings, edit)
@@ -426,9 +427,8 @@ class TextToSound:
                 f"best_of needs a matcher, and '{self.bundle.config.name}' has none; "
                 "num_candidates with keep may serve"
             )
-        if not (settings.negative_prompt or "").strip():
-            return settings.model_copy(update={"negative_prompt": None})
-        avoid = clean_prompt(settings.negative_prompt or "")
+        negative = settings.negative_prompt or ""
+        avoid = clean_prompt(negative) if negative.strip() else None
         return settings.model_copy(update={"negative_prompt": avoid})
 
     def _record(
@@ -442,9 +442,3 @@ class TextToSound:
             del values["duration"]
             values |= edit.record
         return {name: value for name, value in values.items() if value is not None}
-
-    def _coverage(self, text: TextFeatures) -> Sequence[dict[str, Any] | None]:
-        """What the model knows of each prompt; None where the bundle cannot tell."""
-        if self.bundle.coverage is None:
-            return [None] * len(text)
-        return self.bundle.coverage.of(text.pooled)
