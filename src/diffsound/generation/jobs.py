@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -112,17 +112,12 @@ def _first_seed(seed: int | None, generator: torch.Generator | None) -> int:
     return secrets.randbelow(SHORT_SEEDS) if seed is None else seed
 
 
-def shared(
-    callback: ProgressCallback | None, parts: Sequence[int]
-) -> Iterator[ProgressCallback | None]:
-    """One callback for several calls: a callback for each, by the number of sounds it makes."""
-    done = 0
-    for part in parts:
-        yield None if callback is None else _within(callback, done, part, sum(parts))
-        done += part
-
-
-def _within(callback: ProgressCallback, done: int, part: int, total: int) -> ProgressCallback:
+def part_of(
+    callback: ProgressCallback | None, done: int, part: int, total: int
+) -> ProgressCallback | None:
+    """For a call that makes `part` of `total` sounds, after `done` of them."""
+    if callback is None:
+        return None
     return lambda share, tokens: callback((done + part * share) / total, tokens)
 
 

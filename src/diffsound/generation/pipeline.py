@@ -30,8 +30,8 @@ from diffsound.generation.jobs import (
     generators,
     make_jobs,
     noise_seed,
+    part_of,
     pick,
-    shared,
     take_seed,
 )
 from diffsound.generation.scenes import ScenePlanner, compose
@@ -172,10 +172,9 @@ class TextToSound:
         from diffsound.generation.edits import vary
 
         first, *others = make_jobs(prompt, count, seed)
-        parts = shared(callback, [1, len(others)])
-        (sound,) = self.run_jobs([first], callback=next(parts), **settings)
-        edit, part = vary(self.bundle, sound, strength), next(parts)
-        return at_one_level([sound, *self.run_jobs(others, edit=edit, callback=part, **settings)])
+        (sound,) = self.run_jobs([first], callback=part_of(callback, 0, 1, count), **settings)
+        edit, rest = vary(self.bundle, sound, strength), part_of(callback, 1, count - 1, count)
+        return at_one_level([sound, *self.run_jobs(others, edit=edit, callback=rest, **settings)])
 
     def _edit(
         self,
