@@ -352,17 +352,17 @@ def krippendorff_alpha(values: np.ndarray) -> float | None:
     return float(1 - observed / expected)
 
 
-def crossed_interval(values: np.ndarray, texts: Sequence[str]) -> Interval | None:
+def crossed_interval(values: np.ndarray, texts: Sequence[str]) -> Interval:
     """Interval of the mean of ratings [listeners, sounds] when both are resampled.
 
     Ratings by one listener are alike, and so are those of one text; resampling single ratings
-    would claim more certainty than there is. None with a single listener and a single text.
+    would claim more certainty than there is. None, None with a single listener and a single text.
     """
     numbers = {text: at for at, text in enumerate(dict.fromkeys(texts))}
     place = np.array([numbers[text] for text in texts])
     listeners = len(values)
     if listeners < 2 and len(numbers) < 2:
-        return None
+        return None, None
     known = ~np.isnan(values)
     filled = np.where(known, values, 0.0)
     rng = np.random.default_rng(0)
@@ -374,7 +374,8 @@ def crossed_interval(values: np.ndarray, texts: Sequence[str]) -> Interval | Non
         heard = people @ known @ weights
         if heard:  # otherwise nobody rated what was drawn
             means.append(people @ filled @ weights / heard)
-    return Interval(*np.quantile(means, TAILS).tolist())
+    low, high = np.quantile(means, TAILS).tolist()
+    return low, high
 
 
 def report_markdown(report: dict[str, Any]) -> str:
@@ -424,7 +425,7 @@ def _figure(values: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
     rated = int((~np.isnan(values)).sum())
     if not rated:
         return {"mean": None, "low": None, "high": None, "ratings": 0}
-    low, high = crossed_interval(values, texts) or (None, None)
+    low, high = crossed_interval(values, texts)
     return {"mean": float(np.nanmean(values)), "low": low, "high": high, "ratings": rated}
 
 

@@ -57,15 +57,9 @@ class Hypotheses:
 
 
 def beam_search(
-    model: Decoding,
-    batch: int,
-    *,
-    start: int,
-    end: int,
-    beams: int = 4,
-    longest: int = 30,
-    length_penalty: float = 0.7,
-) -> Hypotheses:
+    model: Decoding, batch: int, *, start: int, end: int,
+    beams: int = 4, longest: int = 30, length_penalty: float = 0.7,
+) -> Hypotheses:  # fmt: skip
     """The best sentences of at most `longest` numbers, the end mark not counted.
 
     model: has `batch` rows, nothing said yet.

@@ -155,10 +155,14 @@ class Stage(ABC):
         """Take the players as wrapped for many processes and mixed precision.
 
         A player learns through `self.prepared[name](…)`; the bare module in `self.players` is for
-        passes in which it does not learn.
+        passes in which it does not learn. Other networks of the stage (a front end, a frozen codec)
+        go to the device as they are.
         """
         self.prepared = dict(prepared)
         self.device = device
+        for part in vars(self).values():
+            if isinstance(part, nn.Module):
+                part.to(device)
 
     def ready(self) -> None:  # noqa: B027
         """Called when the first weights are in place, before training."""
