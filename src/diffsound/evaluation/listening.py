@@ -94,13 +94,9 @@ class Key(Config):
 
 
 def build_test(
-    out: str | Path,
-    runs: Mapping[str, str | Path],
-    *,
-    texts: int = 15,
-    takes: int = 1,
-    seed: int = 0,
-) -> Path:
+    out: str | Path, runs: Mapping[str, str | Path], *,
+    texts: int = 15, takes: int = 1, seed: int = 0,
+) -> Path:  # fmt: skip
     """Write a test of systems from the folders of their evaluations; returns the page.
 
     texts: number drawn from those that all runs have. takes: sounds of each system per text.
@@ -141,13 +137,9 @@ def build_test(
         ],
     }
     page = render(
-        "listening.html",
-        styles=["listening.css"],
-        scripts=["listening.js"],
-        allow={"connect-src": "'self'"},
-        title="Listening test",
-        content=content,
-    )
+        "listening.html", styles=["listening.css"], scripts=["listening.js"],
+        allow={"connect-src": "'self'"}, title="Listening test", content=content,
+    )  # fmt: skip
     target = write_page(out / "index.html", page)
     stored = Key(test=test, loudness=LOUDNESS, clips=key)
     write_json(out / "key.json", stored.model_dump(mode="json"))
@@ -405,19 +397,13 @@ def report_markdown(report: dict[str, Any]) -> str:
 
 def _grades(key: Key, listeners: Sequence[Ratings]) -> dict[str, np.ndarray]:
     """Ratings [listeners, sounds] of each scale and of their mean, NaN where there is none."""
-    grades = {
-        scale: np.array(
-            [
-                [
-                    getattr(listener.ratings[name], scale) if name in listener.ratings else np.nan
-                    for name in key.clips
-                ]
-                for listener in listeners
-            ],
-            dtype=np.float64,
-        )
-        for scale in SCALES
-    }
+    grades = {}
+    for scale in SCALES:
+        rows = [
+            [getattr(listener.ratings.get(name), scale, np.nan) for name in key.clips]
+            for listener in listeners
+        ]
+        grades[scale] = np.array(rows, dtype=np.float64)
     return grades | {MOS: np.mean(list(grades.values()), axis=0)}
 
 
