@@ -224,7 +224,8 @@ def study(
     if len(original) < 2:
         raise InputError(f"only {len(original)} of {len(clips)} clips can be read")
     readable = [clip for clip in clips if clip.id not in original.failed]
-    rate, points = classifier.config.mel.sample_rate, []
+    rate = classifier.config.mel.sample_rate
+    points: list[dict[str, Any]] = []
     rising: dict[str, dict[str, bool]] = {}
     for kind, amounts in LEVELS.items():
         curve: list[dict[str, Any]] = []

@@ -38,7 +38,7 @@ class MelceptionConfig(Config):
 
     kind: Literal["melception"] = "melception"
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    auxiliary: Literal[0] = 0
+    auxiliary: float = Field(default=0.0, ge=0, le=0)
 
     @property
     def feature_dim(self) -> int:
