@@ -1,4 +1,7 @@
-"""Low-rank adaptation (Hu et al. 2021): W + (α/r)·B·A with W frozen, merged at the end."""
+"""Training a token decoder, AR or Diffsound, on a codec's tokens and encoded texts.
+
+All of its weights learn, or only a low-rank update of them (`LoraConfig`).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ from diffsound.training.tokens import (
 
 
 class LoraConfig(Config):
-    """rank: r. alpha: how strongly the update counts, as α/r."""
+    """Low-rank adaptation (Hu et al. 2021): W + (α/r)·B·A with W frozen, merged at the end.
+
+    rank: r. alpha: how strongly the update counts, as α/r.
+    """
 
     rank: PositiveInt = 8
     alpha: PositiveFloat = 16.0
