@@ -119,8 +119,8 @@ def moments(features: np.ndarray) -> Moments:
     """Mean and covariance of features [N, D]."""
     if len(features) < 2:
         raise InputError(f"a covariance needs at least 2 clips, not {len(features)}")
-    centre = np.mean(features, axis=0, dtype=np.float64)
-    return Moments(_finite(centre), np.atleast_2d(np.cov(features, rowvar=False, dtype=np.float64)))
+    centre = _finite(np.asarray(np.mean(features, axis=0, dtype=np.float64)))
+    return Moments(centre, np.atleast_2d(np.cov(features, rowvar=False, dtype=np.float64)))
 
 
 def frechet_distance(real: Moments, fake: Moments) -> float:
