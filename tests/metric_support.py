@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diffsound.audio.mel import MelConfig
-from diffsound.evaluation.features import WaveClip
+from diffsound.evaluation.features import ScoredClip, wave_clip
 
 RATE = 8000
 MEL = MelConfig(n_fft=256, hop_length=64, n_mels=32, fmin=0.0, fmax=4000.0, sample_rate=RATE)
@@ -24,5 +24,5 @@ def sound(number: int, seconds: float = 0.5) -> np.ndarray:
     return (0.2 * wave).astype(np.float32)
 
 
-def clip(number: int, seconds: float = 0.5) -> WaveClip:
-    return WaveClip(f"clip-{number}", sound(number, seconds), RATE)
+def clip(number: int, seconds: float = 0.5) -> ScoredClip:
+    return wave_clip(f"clip-{number}", sound(number, seconds), RATE)

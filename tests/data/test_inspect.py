@@ -73,7 +73,7 @@ def test_the_summary_counts_clips_splits_and_labels(
     assert sum(summary.rejected.values()) == len(summary.rejected_clips) == 1
     assert summary.duplicates_across_splits == len(summary.near_duplicates) == 1
     assert summary.captions["clips"] == 6
-    assert summary.to_json()["near_duplicates"][0]["ids"] == ("clip2", "clip5")
+    assert summary.to_json()["near_duplicates"][0]["ids"] == ["clip2", "clip5"]
 
 
 def test_reasons_are_counted_without_their_details() -> None:

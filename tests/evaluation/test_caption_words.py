@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffsound.errors import DataError
-from diffsound.evaluation import spice
 from diffsound.judges.captioner import END, PAD, START, UNKNOWN, CaptionTokenizer
 from diffsound.text.ptb import ptb_words
 
@@ -27,18 +26,6 @@ def test_any_text_gives_words_without_spaces(text: str) -> None:
     words = ptb_words(text)
     assert all(word and not any(letter.isspace() for letter in word) for word in words)
     assert ptb_words(" ".join(text.split())) == words
-
-
-def test_the_reference_tokenizer_gives_the_same_words() -> None:
-    captions = [item["caption"] for item in GOLDEN[:40]] + ["", "two\nlines"]
-    expected = [item["words"] for item in GOLDEN[:40]] + ["", "two lines"]
-    assert spice.tokenize_captions(captions) == expected
-
-
-def test_without_java_the_words_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert spice.java() is None
-    assert spice.tokenize_captions(["A dog's bark!"]) == ["a dog 's bark"]
 
 
 def test_numbers_words_by_how_often_they_are_said() -> None:

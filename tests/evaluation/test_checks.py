@@ -12,7 +12,6 @@ from torch import Tensor
 
 from diffsound.errors import InputError
 from diffsound.evaluation.checks import (
-    Columns,
     Facts,
     band_edges,
     measure_clip,
@@ -20,7 +19,7 @@ from diffsound.evaluation.checks import (
     summarise,
     third_octaves,
 )
-from diffsound.evaluation.features import FeatureSet, WaveClip, extract
+from diffsound.evaluation.features import FeatureSet, extract, wave_clip
 from diffsound.evaluation.run import check_set
 from diffsound.judges.classifier import Classifier
 from metric_support import RATE as CLIP_RATE
@@ -37,7 +36,7 @@ def levels(wave: Tensor) -> Tensor:
 
 
 def measure(wave: np.ndarray) -> Facts:
-    return measure_clip(wave, RATE, Columns(levels, STRIDE))
+    return measure_clip(wave, RATE, levels, STRIDE)
 
 
 def noise(seed: int = 0, level: float = 0.1, seconds: float = 2.0) -> np.ndarray:
@@ -132,32 +131,32 @@ def real(classifier: Classifier) -> FeatureSet:
 def made(classifier: Classifier) -> FeatureSet:
     """One sample of each real clip's name: other sounds."""
     return extract(
-        classifier, [WaveClip(f"clip-{i}.0", sound(100 + i), CLIP_RATE) for i in range(30)]
+        classifier, [wave_clip(f"clip-{i}.0", sound(100 + i), CLIP_RATE) for i in range(30)]
     )
 
 
-def test_silence_is_found(classifier: Classifier) -> None:
+def test_silence_is_found(classifier: Classifier, real: FeatureSet) -> None:
     clips = [
         clip(1),
-        WaveClip("nothing", np.zeros(4000, np.float32), CLIP_RATE),
-        WaveClip("hiss", sound(2) * 1e-4, CLIP_RATE),
+        wave_clip("nothing", np.zeros(4000, np.float32), CLIP_RATE),
+        wave_clip("hiss", sound(2) * 1e-4, CLIP_RATE),
     ]
-    found = check_set(extract(classifier, clips), None, None)
+    found = check_set(extract(classifier, clips), None, real)
     assert found["silent"] == ["nothing", "hiss"]
 
 
-def test_repeated_sounds_are_found(classifier: Classifier) -> None:
+def test_repeated_sounds_are_found(classifier: Classifier, real: FeatureSet) -> None:
     rng = np.random.default_rng(0)
     noisy = sound(3) * 0.5 + 1e-4 * rng.standard_normal(4000).astype(np.float32)
     silence = np.zeros(4000, np.float32)
     clips = [
         *(clip(i) for i in range(12)),
-        WaveClip("copy", sound(5), CLIP_RATE),
-        WaveClip("quieter", noisy, CLIP_RATE),
-        WaveClip("silence-1", silence, CLIP_RATE),
-        WaveClip("silence-2", silence, CLIP_RATE),
+        wave_clip("copy", sound(5), CLIP_RATE),
+        wave_clip("quieter", noisy, CLIP_RATE),
+        wave_clip("silence-1", silence, CLIP_RATE),
+        wave_clip("silence-2", silence, CLIP_RATE),
     ]
-    found = check_set(extract(classifier, clips), None, None)["duplicates"]
+    found = check_set(extract(classifier, clips), None, real)["duplicates"]
     assert [(set(group["ids"]), group["identical"]) for group in found] == [
         ({"clip-5", "copy"}, True),
         ({"clip-3", "quieter"}, False),
@@ -168,10 +167,10 @@ def test_copies_of_the_training_set_are_found(classifier: Classifier, real: Feat
     generated = extract(
         classifier,
         [
-            WaveClip("fresh-1", sound(501), CLIP_RATE),
-            WaveClip("stolen", sound(7) * 0.7, CLIP_RATE),
-            WaveClip("fresh-2", sound(502), CLIP_RATE),
-            WaveClip("silence", np.zeros(4000, np.float32), CLIP_RATE),
+            wave_clip("fresh-1", sound(501), CLIP_RATE),
+            wave_clip("stolen", sound(7) * 0.7, CLIP_RATE),
+            wave_clip("fresh-2", sound(502), CLIP_RATE),
+            wave_clip("silence", np.zeros(4000, np.float32), CLIP_RATE),
         ],
     )
     unseen = extract(classifier, [clip(i) for i in range(200, 240)])
@@ -179,7 +178,7 @@ def test_copies_of_the_training_set_are_found(classifier: Classifier, real: Feat
     assert found["copies"] == [{"id": "stolen", "training": "clip-7"}]
     assert found["nearest"][0]["id"] == "stolen"
     assert found["expected_share"] <= 0.05
-    exact = check_set(extract(classifier, [clip(7), clip(9)]), real, None)
+    exact = check_set(extract(classifier, [clip(7), clip(9)]), real, unseen)
     assert exact["suspicious_share"] == 1.0
     assert [one["nearest"] for one in exact["nearest"]] == [one["id"] for one in exact["nearest"]]
 
@@ -195,17 +194,18 @@ def test_a_search_for_copies_needs_training_clips_by_the_same_classifier(
     classifier: Classifier, real: FeatureSet, made: FeatureSet
 ) -> None:
     with pytest.raises(InputError, match="at least 2 training clips"):
-        check_set(made, extract(classifier, [clip(1)]), None)
+        check_set(made, extract(classifier, [clip(1)]), real)
     with pytest.raises(InputError, match="different classifiers"):
-        check_set(made, replace(real, classifier="other"), None)
+        check_set(made, replace(real, classifier="other"), real)
 
 
 def test_all_checks_in_one_report(classifier: Classifier, real: FeatureSet) -> None:
     generated = extract(
         classifier,
-        [clip(4), WaveClip("nan", np.full(9, np.nan, np.float32), CLIP_RATE), clip(601)],
+        [clip(4), wave_clip("nan", np.full(9, np.nan, np.float32), CLIP_RATE), clip(601)],
     )
-    found = json.loads(json.dumps(check_set(generated, real, None)))
+    unseen = extract(classifier, [clip(i) for i in range(200, 240)])
+    found = json.loads(json.dumps(check_set(generated, real, unseen)))
     assert found["clips"] == 2
     assert list(found["unreadable"]) == ["nan"]
     assert found["copies"] == [{"id": "clip-4", "training": "clip-4"}]
@@ -213,4 +213,4 @@ def test_all_checks_in_one_report(classifier: Classifier, real: FeatureSet) -> N
     assert [one["id"] for one in found["nearest"]] == ["clip-4", "clip-601"]
     assert found["nearest"][0]["nearest"] == "clip-4"
     assert found["nearest"][0]["distance"] < found["suspicious_distance"]
-    assert "copies" not in check_set(generated, None, None)
+    assert "copies" not in check_set(generated, None, unseen)

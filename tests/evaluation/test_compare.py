@@ -14,7 +14,7 @@ from scipy.special import softmax as scipy_softmax
 
 from diffsound.errors import InputError
 from diffsound.evaluation.compare import clip_scores, compare, kl, kl_per_pair, pair
-from diffsound.evaluation.features import FeatureSet, WaveClip, extract
+from diffsound.evaluation.features import FeatureSet, extract, wave_clip
 from diffsound.judges.classifier import Classifier
 from metric_support import RATE, clip, sound
 
@@ -30,7 +30,7 @@ OF = {f"clip-{i}.0": f"clip-{i}" for i in range(30)}
 @pytest.fixture(scope="module")
 def made(classifier: Classifier) -> FeatureSet:
     """One sample of each real clip's name: other sounds."""
-    return extract(classifier, [WaveClip(f"clip-{i}.0", sound(100 + i), RATE) for i in range(30)])
+    return extract(classifier, [wave_clip(f"clip-{i}.0", sound(100 + i), RATE) for i in range(30)])
 
 
 def test_all_scores_with_intervals_and_protocol(real: FeatureSet, made: FeatureSet) -> None:
@@ -81,7 +81,7 @@ def test_every_clip_has_a_score(classifier: Classifier, real: FeatureSet, made: 
         assert one["label"] == labels[int(made.logits[at].argmax())]
         assert 1 / 3 <= one["probability"] <= 1
         assert one["realism"] > 0
-    (copy,) = clip_scores(labels, real, extract(classifier, [WaveClip("clip-3", sound(3), RATE)]))
+    (copy,) = clip_scores(labels, real, extract(classifier, [wave_clip("clip-3", sound(3), RATE)]))
     assert copy["kl"] == pytest.approx(0, abs=1e-4)
     with pytest.raises(InputError, match="different classifiers"):
         clip_scores(labels, real, replace(made, classifier="other"), OF)

@@ -17,7 +17,7 @@ from diffsound.config import parse_config
 from diffsound.data.captions import phrase_table
 from diffsound.errors import ConfigError, DataError
 from diffsound.evaluation.checks import third_octaves, tilt
-from diffsound.evaluation.features import WaveClip
+from diffsound.evaluation.features import wave_clip
 from diffsound.evaluation.follow import (
     JOINS,
     FollowSettings,
@@ -90,12 +90,12 @@ def test_an_event_is_where_the_classifier_is_surest(
 
 def test_windows_cover_the_clip_and_leave_silence_out(classifier: Classifier) -> None:
     wave = np.concatenate([sound(1, 1.0), np.zeros(2 * RATE, np.float32), sound(2, 0.7)])
-    heard = listen(classifier, WaveClip("clip", wave, RATE), window=0.5, hop=0.5)
+    heard = listen(classifier, wave_clip("clip", wave, RATE), window=0.5, hop=0.5)
     assert heard.starts.tolist() == [0.0, 0.5, 3.0, 3.2]
     assert heard.probabilities.sum(axis=1) == pytest.approx(1.0)
-    alone = listen(classifier, WaveClip("part", wave[: RATE // 2], RATE), window=0.5, hop=0.5)
+    alone = listen(classifier, wave_clip("part", wave[: RATE // 2], RATE), window=0.5, hop=0.5)
     np.testing.assert_allclose(alone.probabilities[0], heard.probabilities[0], atol=1e-5)
-    silent = listen(classifier, WaveClip("x", np.zeros(RATE, np.float32), RATE), window=0.5, hop=1)
+    silent = listen(classifier, wave_clip("x", np.zeros(RATE, np.float32), RATE), window=0.5, hop=1)
     assert silent.present(3) == set()
 
 

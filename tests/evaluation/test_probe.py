@@ -15,7 +15,7 @@ from diffsound.cli.evaluate import app
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
 from diffsound.evaluation.ears import OutsideEar, load_ear
-from diffsound.evaluation.features import FeatureCache, FileClip, WaveClip
+from diffsound.evaluation.features import FeatureCache, file_clip, wave_clip
 from diffsound.evaluation.probe import (
     FRECHET,
     Probe,
@@ -94,7 +94,7 @@ def test_prepared_clips_are_heard_at_their_own_rate(sound_data: Path, ear: Outsi
         read_real_clips(sound_data, ear, progress=lambda _, done, of: told.append((done, of)))
     assert told[-1] == (19, 19)
     wave = PreparedData.open(sound_data).wave(0)
-    one = embed_clips(ear, [WaveClip("x", wave, RATE)])
+    one = embed_clips(ear, [wave_clip("x", wave, RATE)])
     np.testing.assert_allclose(one.vectors[0], ear(wave, RATE))
 
 
@@ -133,7 +133,7 @@ def test_unreadable_clips_are_named_and_cached_ones_not_heard_again(
         python = OutsideEar("python", "some hash", embed, cached=False)
         embed_clips(python, clips, cache=cache)
         assert len(heard) == 4
-    lost = FileClip("lost", tmp_path / "lost.wav")
+    lost = file_clip("lost", tmp_path / "lost.wav")
     with pytest.raises(InputError, match="can hear no clip"):
         embed_clips(ear, [lost])
     found = embed_clips(ear, [lost, clip(3)])

@@ -6,35 +6,35 @@ import numpy as np
 import pytest
 
 from diffsound.evaluation.checks import Named, Opinion, balanced, hits, spread
-from diffsound.evaluation.metrics import bootstrap_centred, bootstrap_mean
+from diffsound.evaluation.metrics import bootstrap_centred, mean_score
 
 
 def test_intervals_of_means_cover_the_truth_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     inside = 0
     for trial in range(200):
-        interval = bootstrap_mean(rng.standard_normal(50), resamples=200, seed=trial)
-        assert interval is not None
-        inside += interval.low < 0 < interval.high
+        score = mean_score("mean", rng.standard_normal(50), resamples=200, seed=trial)
+        assert score.low is not None
+        inside += score.low < 0 < score.high
     assert 178 <= inside <= 199  # 95 % of 200 is 190, a little less for a percentile interval
 
 
 def test_clips_of_one_group_are_drawn_together() -> None:
     """Ten copies of each value say no more than one: the interval must not shrink."""
     values = np.random.default_rng(1).standard_normal(20)
-    alone = bootstrap_mean(values)
-    copied = bootstrap_mean(np.repeat(values, 10), groups=np.repeat(np.arange(20), 10).tolist())
-    naive = bootstrap_mean(np.repeat(values, 10))
-    assert alone is not None
-    assert copied == pytest.approx(alone)
-    assert naive is not None
+    tenfold, groups = np.repeat(values, 10), np.repeat(np.arange(20), 10).tolist()
+    alone, copied, naive = (
+        mean_score("mean", of, groups=by)
+        for of, by in ((values, None), (tenfold, groups), (tenfold, None))
+    )
+    assert (copied.low, copied.high) == pytest.approx((alone.low, alone.high))
     assert naive.high - naive.low < 0.5 * (alone.high - alone.low)
 
 
 def test_one_group_has_no_interval() -> None:
-    assert bootstrap_mean(np.ones(5), groups=["a"] * 5) is None
-    assert bootstrap_mean(np.ones(5), resamples=0) is None
-    assert bootstrap_centred(lambda i: 0.0, 0.0, [1]) is None
+    assert mean_score("mean", np.ones(5), groups=["a"] * 5).low is None
+    assert mean_score("mean", np.ones(5), resamples=0).low is None
+    assert bootstrap_centred(lambda i: 0.0, 0.0, [1], 10, 0) == (None, None)
 
 
 def test_shares_count_every_class_the_same() -> None:

@@ -22,7 +22,7 @@ from diffsound.evaluation.compare import (
     mask_time,
     study,
 )
-from diffsound.evaluation.features import WaveClip
+from diffsound.evaluation.features import wave_clip
 from diffsound.judges.classifier import Classifier
 from metric_support import RATE, clip, sound
 
@@ -74,7 +74,7 @@ def test_figure_two_rises_and_is_drawn(
     fewer = {"noise": (inf, 20.0, 0.0), "mask": (0.0, 0.3, 0.75), "other": (inf, 10.0, -10.0)}
     monkeypatch.setattr(compare, "LEVELS", fewer)
     clips = [clip(i) for i in range(24)]
-    broken = WaveClip("broken", np.zeros(0, np.float32), RATE)
+    broken = wave_clip("broken", np.zeros(0, np.float32), RATE)
     others = [clip(i) for i in range(100, 110)]
     found = study(classifier, [*clips, broken], others, seconds=0.5)
     assert found["clips"] == 24
@@ -95,7 +95,7 @@ def test_too_little_to_study_is_refused(classifier: Classifier) -> None:
     with pytest.raises(InputError, match="at least 2 clips"):
         study(classifier, [clip(1)], [clip(2)])
     with pytest.raises(InputError, match="only 1 of 2 clips"):
-        study(classifier, [clip(1), WaveClip("no", np.zeros(0, np.float32), RATE)], [clip(2)])
+        study(classifier, [clip(1), wave_clip("no", np.zeros(0, np.float32), RATE)], [clip(2)])
 
 
 def test_levels_start_without_disturbance_and_grow() -> None:

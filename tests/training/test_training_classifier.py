@@ -80,17 +80,13 @@ def test_clips_may_have_several_labels(prepared: Path, tmp_path: Path) -> None:
     assert load_classifier(run).config.multi_label
 
 
-def test_the_side_head_of_melception_is_trained(prepared: Path) -> None:
-    overrides = ["backbone={kind: melception, auxiliary: 0.4}", "train.batch_size=2"]
-    stage = tiny_stage(prepared, *overrides)
+def test_melception_is_trained(prepared: Path) -> None:
+    stage = tiny_stage(prepared, "backbone={kind: melception}", "train.batch_size=2")
     stage.attach({"classifier": stage.classifier}, torch.device("cpu"))
     batch = next(stage.loader.batches(0))
     (turn,) = stage.turns(batch, Moment(0, 0, torch.Generator().manual_seed(0)))
-    alone = torch.as_tensor(turn.logs["loss"]).detach()
-    assert turn.loss.detach() > alone
     turn.loss.backward()
-    assert stage.classifier.side is not None
-    assert stage.classifier.side.head.weight.grad is not None
+    assert stage.classifier.head.weight.grad is not None
 
 
 def test_the_paper_preset_has_the_papers_numbers() -> None:

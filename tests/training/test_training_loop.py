@@ -104,8 +104,8 @@ def fit(run: Path, broken: int | None = None, **changes: Any) -> tuple[str, Trai
 
 
 def tensors(made: Trainer) -> dict[str, Tensor]:
-    snapshot = made._snapshot()
-    return {f"{file}/{k}": v for file, group in snapshot.tensors.items() for k, v in group.items()}
+    stored = made.team.tensors()
+    return {f"{file}/{k}": v for file, group in stored.items() for k, v in group.items()}
 
 
 def assert_identical(one: Trainer, other: Trainer) -> None:

@@ -26,29 +26,20 @@ from diffsound.errors import DataError
 class PrepareSettings(Config):
     """Everything that determines the bytes of a prepared folder.
 
-    mel:         the front end (its sample rate is the clips' rate).
-    max_seconds: longer clips are cropped to this or split into parts of it (`long`).
-    min_seconds: shorter clips are rejected.
-    fit:         "pad" with silence or "loop" up to max_seconds; "none" keeps the length.
-    trim_db:     cut the ends that stay this far below the clip's peak (None: no trimming).
-    loudness:    LUFS every clip is brought to (None: levels are kept).
-    silent_db:   a clip whose peak is below this (dBFS) counts as silent and is rejected.
-    store_mel:   keep float16 mels in the shards (else they are computed when asked for).
-    paraphrases: add captions made from the clip's class, title and tags to its own.
-    licences:    clips under any other licence are left out (None: all are used).
+    None switches trimming, levelling and the choice of licences off.
     """
 
-    mel: MelConfig = MelConfig()
+    mel: MelConfig = MelConfig()  # its sample rate is the clips' rate
     max_seconds: float = Field(default=10.0, gt=0, le=600)
-    min_seconds: float = Field(default=0.05, ge=0.025)
-    long: Literal["crop", "split"] = "crop"
-    fit: Literal["none", "pad", "loop"] = "none"
-    trim_db: float | None = Field(default=None, gt=0)
-    loudness: float | None = Field(default=None, ge=-70, le=0)
-    silent_db: float = Field(default=-70.0, lt=0)
-    store_mel: bool = False
-    paraphrases: bool = True
-    licences: tuple[str, ...] | None = None
+    min_seconds: float = Field(default=0.05, ge=0.025)  # shorter clips are rejected
+    long: Literal["crop", "split"] = "crop"  # what is done to clips longer than max_seconds
+    fit: Literal["none", "pad", "loop"] = "none"  # and to shorter ones: "none" keeps the length
+    trim_db: float | None = Field(default=None, gt=0)  # cuts ends this far below the clip's peak
+    loudness: float | None = Field(default=None, ge=-70, le=0)  # LUFS every clip is brought to
+    silent_db: float = Field(default=-70.0, lt=0)  # dBFS; clips with a lower peak are rejected
+    store_mel: bool = False  # keep float16 mels in the shards, else they are computed when needed
+    paraphrases: bool = True  # add captions made from the clip's class, title and tags to its own
+    licences: tuple[str, ...] | None = None  # clips under any other licence are left out
     clips_per_shard: int = Field(default=256, gt=0)
 
 
@@ -63,8 +54,9 @@ class PreparedClip:
     def files(self, settings: PrepareSettings) -> tuple[dict[str, bytes], np.ndarray]:
         """The clip's shard members by suffix, and its fingerprint for finding near-duplicates."""
         # From the 16-bit samples, so that a stored mel equals one computed from the shard.
-        wave = self.samples.astype(np.float32) / 32768
-        mel = _mel(wave, settings.mel)
+        wave = torch.from_numpy(self.samples.astype(np.float32) / 32768)
+        with torch.inference_mode():
+            mel = _front_end(settings.mel)(wave[None])[0].numpy()
         members = {
             "flac": encode_flac(self.samples, settings.mel.sample_rate),
             "json": json_bytes({**self.record.to_json(), "preparation": self.preparation}),
@@ -107,17 +99,9 @@ def prepare_clip(record: Record, settings: PrepareSettings) -> list[PreparedClip
             if len(parts) == 1:
                 raise
             continue  # a silent stretch of a long recording
-        clips.append(
-            PreparedClip(
-                replace(
-                    record,
-                    id=record.id if len(parts) == 1 else f"{record.id}-{number:03d}",
-                    seconds=round(len(samples) / rate, 4),
-                ),
-                samples,
-                own,
-            )
-        )
+        name = record.id if len(parts) == 1 else f"{record.id}-{number:03d}"
+        part_record = replace(record, id=name, seconds=round(len(samples) / rate, 4))
+        clips.append(PreparedClip(part_record, samples, own))
     if not clips:
         raise DataError("silent")
     return clips
@@ -216,11 +200,4 @@ def _level_and_fit(wave: np.ndarray, settings: PrepareSettings, done: dict[str, 
     return to_int16(wave)
 
 
-@functools.lru_cache(maxsize=2)
-def _front_end(config: MelConfig) -> MelFrontEnd:
-    return MelFrontEnd(config).eval()
-
-
-def _mel(wave: np.ndarray, config: MelConfig) -> np.ndarray:
-    with torch.inference_mode():
-        return _front_end(config)(torch.from_numpy(wave)[None])[0].numpy()
+_front_end = functools.lru_cache(maxsize=2)(MelFrontEnd)

@@ -121,16 +121,10 @@ class WaveDataset:
     """
 
     def __init__(
-        self,
-        data: ClipData,
-        indices: Sequence[int],
-        samples: int,
-        augment: AugmentConfig | None = None,
-        *,
-        labels: Sequence[str] | None = None,
-        cache: bool = False,
-        text: TextData | None = None,
-    ) -> None:
+        self, data: ClipData, indices: Sequence[int], samples: int,
+        augment: AugmentConfig | None = None, *,
+        labels: Sequence[str] | None = None, cache: bool = False, text: TextData | None = None,
+    ) -> None:  # fmt: skip
         """text: the clips' encoded captions; items then have one of them, drawn at random (the
         first without `augment`), as "pooled" [D]."""
         if samples < 1:
@@ -216,15 +210,9 @@ class TokenDataset:
     """
 
     def __init__(
-        self,
-        data: PreparedData,
-        indices: Sequence[int],
-        *,
-        codec: str | None = None,
-        encoder: str | None = None,
-        augment: bool = True,
-        text: bool = True,
-    ) -> None:
+        self, data: PreparedData, indices: Sequence[int], *, codec: str | None = None,
+        encoder: str | None = None, augment: bool = True, text: bool = True,
+    ) -> None:  # fmt: skip
         """codec, encoder: fingerprints, needed only if the data holds more than one of a kind.
 
         text: False leaves the captions out, which then need not be encoded.
@@ -274,14 +262,9 @@ class LabelTokenDataset(TokenDataset):
     """
 
     def __init__(
-        self,
-        data: PreparedData,
-        indices: Sequence[int],
-        how: MaskedTextConfig,
-        *,
-        codec: str | None = None,
-        augment: bool = True,
-    ) -> None:
+        self, data: PreparedData, indices: Sequence[int], how: MaskedTextConfig, *,
+        codec: str | None = None, augment: bool = True,
+    ) -> None:  # fmt: skip
         labelled = [index for index in indices if data.records[index].labels]
         if not labelled:
             raise DataError(f"{data.folder} has no labels to make texts from; leave out 'labels'")

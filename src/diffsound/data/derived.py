@@ -43,21 +43,14 @@ from diffsound.data.shards import (
     writing,
 )
 from diffsound.errors import DataError
-from diffsound.text.features import TextEncoder, TextFeatures
+from diffsound.text.features import TextEncoder
 from diffsound.threads import torch_threads
 
 # One model per process, by fingerprint: a worker makes many shards and loads once.
 _loaded: dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class Clip:
-    """A clip as stored: its fields and its FLAC file."""
-
-    fields: dict[str, Any]
-    flac: bytes
-
-
+Clip = tuple[dict[str, Any], bytes]  # as stored: its fields and its FLAC file
 DerivedT = TypeVar("DerivedT", TokensIndex, TextIndex)
 
 
@@ -80,7 +73,7 @@ class Derivation(Generic[DerivedT]):
         return self.data / self.index.kind / self.index.fingerprint
 
     def begin(self) -> DerivedT:
-        """The index of what is there already; writes an incomplete one if there is none."""
+        """The existing index; if there is none, an incomplete one is written."""
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         found = read_index(type(self.index), self.folder)
@@ -132,8 +125,7 @@ class Derivation(Generic[DerivedT]):
     def _clips(self, shard: ShardInfo) -> Iterator[Clip]:
         path = self.data / shard.name
         for spans in shard_members(self.data, shard).values():
-            fields = read_fields(path, spans["json"])
-            yield Clip(fields, read_span(path, spans["flac"]))
+            yield read_fields(path, spans["json"]), read_span(path, spans["flac"])
 
 
 # A codec, the mel it was trained on, and its fingerprint, as `model.bundle.load_codec` gives them.
@@ -166,12 +158,9 @@ class TokenizeSettings(Config):
 
 
 def tokenize(
-    folder: str | Path,
-    load: LoadCodec,
-    settings: TokenizeSettings | None = None,
-    engine: MapEngine | None = None,
-    progress: Callable[[ShardInfo], None] | None = None,
-) -> TokensIndex:
+    folder: str | Path, load: LoadCodec, settings: TokenizeSettings | None = None,
+    engine: MapEngine | None = None, progress: Callable[[ShardInfo], None] | None = None,
+) -> TokensIndex:  # fmt: skip
     """Write `folder/tokens/<fingerprint>`; a rerun makes only what is missing."""
     settings = settings or TokenizeSettings()
     data = PreparedData.open(folder)
@@ -190,9 +179,7 @@ def tokenize(
         codebook_size=codec.codebook_size,
         time_stride=codec.time_stride,
         mel=mel,
-        variants=settings.variants,
-        seconds=settings.seconds,
-        speed=settings.speed,
+        **settings.model_dump(),
     )
     how = Derivation(data.folder, index, settings.model_dump(), load, token_entries)
     before = how.begin()
@@ -207,10 +194,10 @@ def token_entries(
     """One uint16 [variants, F', L'] array per clip."""
     codec, mel, _ = model
     front_end = MelFrontEnd(mel)
-    for clip in clips:
-        wave = read_audio(io.BytesIO(clip.flac), mel.sample_rate)
+    for fields, flac in clips:
+        wave = read_audio(io.BytesIO(flac), mel.sample_rate)
         tokens = clip_tokens(wave, codec, front_end, TokenizeSettings(**settings))
-        yield clip.fields["id"], {"npy": array_bytes(tokens)}
+        yield fields["id"], {"npy": array_bytes(tokens)}
 
 
 @torch.inference_mode()
@@ -284,12 +271,9 @@ _BATCH = 64
 
 
 def encode_text(
-    folder: str | Path,
-    load: Callable[[], TextEncoder],
-    encoder_config: Mapping[str, Any],
-    engine: MapEngine | None = None,
-    progress: Callable[[ShardInfo], None] | None = None,
-) -> TextIndex:
+    folder: str | Path, load: Callable[[], TextEncoder], encoder_config: Mapping[str, Any],
+    engine: MapEngine | None = None, progress: Callable[[ShardInfo], None] | None = None,
+) -> TextIndex:  # fmt: skip
     """Write `folder/text/<fingerprint>`; a rerun makes only what is missing.
 
     encoder_config: kept in the index, so that the encoder can be loaded again.
@@ -312,29 +296,23 @@ def text_entries(
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
     """One .npz per clip: its captions' features, in their order, trimmed to real tokens."""
     # A clip without captions gets the empty text, which means "no condition".
-    captions = {clip.fields["id"]: clip.fields["captions"] or [""] for clip in clips}
+    captions = {fields["id"]: fields["captions"] or [""] for fields, _ in clips}
     distinct = list(dict.fromkeys(text for texts in captions.values() for text in texts))
-    encoded: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    encoded: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # features [S, D] and pooled [D]
     # Sorted by length, so that batches have little padding.
     for batch in batches(sorted(distinct, key=lambda text: (len(text), text)), _BATCH):
-        encoded.update(zip(batch, _trimmed(encoder(batch)), strict=True))
+        made = encoder(batch)
+        for text, features, mask, pooled in zip(
+            batch, made.features, made.mask, made.pooled, strict=True
+        ):
+            encoded[text] = features[mask].half().numpy(), pooled.half().numpy()
     for clip_id, texts in captions.items():
-        yield clip_id, {"npz": _npz([encoded[text] for text in texts])}
-
-
-def _trimmed(batch: TextFeatures) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(features [S, D], pooled [D]) of each text, float16."""
-    for features, mask, pooled in zip(batch.features, batch.mask, batch.pooled, strict=True):
-        yield features[mask].half().numpy(), pooled.half().numpy()
-
-
-def _npz(texts: list[tuple[np.ndarray, np.ndarray]]) -> bytes:
-    """features [sum of S, D], lengths [captions], pooled [captions, D]."""
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        features=np.concatenate([features for features, _ in texts]),
-        lengths=np.array([len(features) for features, _ in texts], dtype=np.int64),
-        pooled=np.stack([pooled for _, pooled in texts]),
-    )
-    return buffer.getvalue()
+        features, pooled = zip(*(encoded[text] for text in texts), strict=True)
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            features=np.concatenate(features),  # [sum of S, D]
+            lengths=np.array([len(one) for one in features], dtype=np.int64),
+            pooled=np.stack(pooled),
+        )
+        yield clip_id, {"npz": buffer.getvalue()}

@@ -50,10 +50,7 @@ def near_duplicates(
     """
     if len(ids) < 2:
         return []
-    movement = fingerprints.astype(np.float32)
-    grid = movement.reshape(len(ids), BANDS, CELLS)
-    detail = _unit((grid - grid.mean(axis=1, keepdims=True)).reshape(len(ids), -1))
-    movement = _unit(movement)
+    movement, detail = movement_and_detail(fingerprints)
     leader = list(range(len(ids)))
     weakest: dict[int, float] = {}
 
@@ -76,6 +73,14 @@ def near_duplicates(
         for root, members in sorted(groups.items())
         if len(members) > 1
     ]
+
+
+def movement_and_detail(fingerprints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors [N, 256] of fingerprints, and the same without what all bands share."""
+    movement = np.asarray(fingerprints, dtype=np.float32)
+    grid = movement.reshape(len(movement), BANDS, CELLS)
+    detail = (grid - grid.mean(axis=1, keepdims=True)).reshape(len(movement), -1)
+    return _unit(movement), _unit(detail)
 
 
 def pack_fingerprint(fingerprint: np.ndarray) -> str:

@@ -7,7 +7,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from diffsound import html
 from diffsound.audio.io import encode_audio
 from diffsound.audio.spectrogram import spectrogram_image
+from diffsound.config import Config
 from diffsound.data.captions import caption_report
 from diffsound.data.shards import Duplicates, PreparedData, Rejected, writing
 
@@ -24,8 +24,7 @@ _THUMBNAIL = (250, 84)
 _LISTED = 500
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Config):
     """Counts of a prepared folder; every mapping is sorted by count, largest first."""
 
     folder: str
@@ -49,10 +48,7 @@ class Summary:
     text: tuple[str, ...]  # fingerprints of the text encoders
 
     def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        fields["rejected_clips"] = [clip.model_dump() for clip in self.rejected_clips]
-        fields["near_duplicates"] = [group.model_dump() for group in self.near_duplicates]
-        return fields
+        return self.model_dump(mode="json")
 
 
 def summarise(data: PreparedData) -> Summary:

@@ -74,6 +74,20 @@ class ShardResult:
     sounds: dict[str, tuple[float, str]]
     reused: bool
 
+    @classmethod
+    def of(cls, path: Path, sidecar: Mapping[str, Any], *, reused: bool = False) -> ShardResult:
+        """What the sidecar of a finished shard says."""
+        sounds = {key: (float(value[0]), str(value[1])) for key, value in sidecar["sounds"].items()}
+        info = ShardInfo(
+            name=path.name,
+            clips=len(sounds),
+            seconds=round(sum(seconds for seconds, _ in sounds.values()), 3),
+            bytes=sidecar["bytes"],
+            sha256=sidecar["sha256"],
+        )
+        rejected = tuple((str(key), str(reason)) for key, reason in sidecar["rejected"])
+        return cls(info, rejected, sounds, reused)
+
 
 @dataclass(frozen=True)
 class PrepareResult:
@@ -86,16 +100,13 @@ class PrepareResult:
 
 
 def prepare(
-    source: Source,
-    folder: str | Path,
-    settings: PrepareSettings | None = None,
-    engine: MapEngine | None = None,
-    progress: Callable[[ShardResult], None] | None = None,
-) -> PrepareResult:
+    source: Source, folder: str | Path, settings: PrepareSettings | None = None,
+    engine: MapEngine | None = None, progress: Callable[[ShardResult], None] | None = None,
+) -> PrepareResult:  # fmt: skip
     """Prepare a source into a folder. `progress` is called with every finished shard."""
     settings = settings or PrepareSettings()
-    started = time.perf_counter()
-    folder = _open_folder(folder, source.name, settings.model_dump(mode="json"))
+    started, every = time.perf_counter(), settings.model_dump(mode="json")
+    folder = _open_folder(folder, source.name, every)
     report = SourceReport()
     results = []
     wanted = batches(_wanted(source, settings, report), settings.clips_per_shard)
@@ -107,12 +118,11 @@ def prepare(
         results.append(result)
         if progress is not None:
             progress(result)
-    index = _finish(folder, source.name, settings.model_dump(mode="json"), results, report)
+    index = _finish(folder, source.name, every, results, report)
     if not index.clips:
-        reason = f"; the first: {index.rejected[0].id}: {index.rejected[0].reason}"
+        first = "".join(f"; the first: {clip.id}: {clip.reason}" for clip in index.rejected[:1])
         raise DataError(
-            f"no clip of {source.root} could be used ({len(index.rejected)} rejected"
-            f"{reason if index.rejected else ''})"
+            f"no clip of {source.root} could be used ({len(index.rejected)} rejected{first})"
         )
     new = [result.info for result in results if not result.reused]
     return PrepareResult(
@@ -124,13 +134,9 @@ def prepare(
 
 
 def write_clips(
-    folder: str | Path,
-    clips: Iterable[PreparedClip],
-    settings: PrepareSettings,
-    *,
-    source: str,
-    made_with: Mapping[str, Any] | None = None,
-) -> ClipsIndex:
+    folder: str | Path, clips: Iterable[PreparedClip], settings: PrepareSettings, *,
+    source: str, made_with: Mapping[str, Any] | None = None,
+) -> ClipsIndex:  # fmt: skip
     """Write clips made in memory, such as mixed scenes, as a prepared folder.
 
     made_with: settings of the maker, stored in the index next to `settings`.
@@ -145,11 +151,11 @@ def write_clips(
 
 
 def make_shard(task: ShardTask) -> ShardResult:
-    """Make one shard, unless it is there already; bad clips are left out and named."""
+    """Make one shard unless it exists; bad clips are left out and named."""
     path = Path(task.folder) / shard_name("clips", task.number)
-    there = read_sidecar(path)
-    if there is not None and there.get("plan") == task.plan:
-        return _result(path, there, reused=True)
+    existing = read_sidecar(path)
+    if existing is not None and existing.get("plan") == task.plan:
+        return ShardResult.of(path, existing, reused=True)
     clips: list[PreparedClip] = []
     rejected: list[tuple[str, str]] = []
     for record in task.records:
@@ -186,12 +192,9 @@ def remove_stale(folder: Path, kind: str, keep: int) -> None:
 
 
 def _write_clips_shard(
-    path: Path,
-    clips: Iterable[PreparedClip],
-    settings: PrepareSettings,
-    plan: str,
+    path: Path, clips: Iterable[PreparedClip], settings: PrepareSettings, plan: str,
     rejected: list[tuple[str, str]],
-) -> ShardResult:
+) -> ShardResult:  # fmt: skip
     sounds: dict[str, tuple[float, str]] = {}
 
     def entries() -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -207,21 +210,7 @@ def _write_clips_shard(
     with torch_threads(1):  # a process per core, and sums that keep one order
         # The sidecar's values are filled in while the entries are written.
         sidecar = {"plan": plan, "rejected": rejected, "sounds": sounds}
-        there = write_shard(path, entries(), sidecar)
-    return _result(path, there, reused=False)
-
-
-def _result(path: Path, sidecar: Mapping[str, Any], *, reused: bool) -> ShardResult:
-    sounds = {key: (float(value[0]), str(value[1])) for key, value in sidecar["sounds"].items()}
-    info = ShardInfo(
-        name=path.name,
-        clips=len(sounds),
-        seconds=round(sum(seconds for seconds, _ in sounds.values()), 3),
-        bytes=sidecar["bytes"],
-        sha256=sidecar["sha256"],
-    )
-    rejected = tuple((str(key), str(reason)) for key, reason in sidecar["rejected"])
-    return ShardResult(info, rejected, sounds, reused)
+        return ShardResult.of(path, write_shard(path, entries(), sidecar))
 
 
 def _open_folder(folder: str | Path, source: str, settings: dict[str, Any]) -> Path:
@@ -238,12 +227,9 @@ def _open_folder(folder: str | Path, source: str, settings: dict[str, Any]) -> P
 
 
 def _finish(
-    folder: Path,
-    source: str,
-    settings: dict[str, Any],
-    results: list[ShardResult],
+    folder: Path, source: str, settings: dict[str, Any], results: list[ShardResult],
     report: SourceReport,
-) -> ClipsIndex:
+) -> ClipsIndex:  # fmt: skip
     sounds: dict[str, tuple[float, str]] = {}
     for result in results:
         for key in result.sounds.keys() & sounds.keys():

@@ -21,17 +21,14 @@ _LISTS = frozenset(["captions", "labels", "tags"])
 class AudioLocation:
     """Where a clip's audio is: a file or a member of an uncompressed tar, or a part of one.
 
-    path:   the audio file, or the tar that holds it.
-    member: the member's name when `path` is a tar.
-    span:   the member's (offset, bytes) in the tar, so that it is read without a scan.
     start, end: the wanted part in seconds. A file no longer than the part counts as already cut.
     """
 
-    path: str
-    member: str | None = None
+    path: str  # the audio file, or the tar that holds it
+    member: str | None = None  # its name in the tar
     start: float | None = None
     end: float | None = None
-    span: tuple[int, int] | None = None
+    span: tuple[int, int] | None = None  # (offset, bytes) in the tar: read without a scan
 
     def __str__(self) -> str:
         return f"{self.path}::{self.member}" if self.member else self.path
@@ -63,10 +60,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Every field but the audio location, which differs from folder to folder."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "audio"}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in fields.items()
-        }
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], audio: AudioLocation) -> Record:
@@ -191,12 +185,7 @@ def combined_licence(licences: Sequence[str]) -> str:
 def credits(records: Sequence[Record]) -> str:
     """Markdown with a section per source and a line per author: licence, clips, addresses."""
     stated = Counter(record.licence_stated or record.licence for record in records)
-    lines = [
-        "# Attribution",
-        "",
-        f"{len(records)} clips. Licences as their sources state them:",
-        "",
-    ]
+    lines = [f"# Attribution\n\n{len(records)} clips. Licences as their sources state them:\n"]
     lines += [f"- {licence}: {count}" for licence, count in stated.most_common()]
     for source, group in sorted(_grouped(records, "source").items()):
         lines += [f"\n## {source} ({len(group)} clips)\n"]

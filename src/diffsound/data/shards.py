@@ -244,16 +244,10 @@ class PreparedData:
     """The clips of a prepared folder by position 0..len-1. Cheap to pickle to other processes."""
 
     def __init__(
-        self,
-        folder: Path,
-        index: ClipsIndex,
-        records: list[Record],
+        self, folder: Path, index: ClipsIndex, records: list[Record],
         members: list[dict[str, tuple[int, int]]],
-    ) -> None:
-        self.folder = folder
-        self.index = index
-        self.records = records
-        self._members = members
+    ) -> None:  # fmt: skip
+        self.folder, self.index, self.records, self._members = folder, index, records, members
         self._positions = {record.id: i for i, record in enumerate(records)}
         self._front_end: MelFrontEnd | None = None
 
@@ -277,9 +271,8 @@ class PreparedData:
             path = folder / shard.name
             for spans in shard_members(folder, shard).values():
                 fields = read_fields(path, spans["json"])
-                location = AudioLocation(
-                    str(path), member=f"{fields['id']}.flac", span=spans["flac"]
-                )
+                name = f"{fields['id']}.flac"
+                location = AudioLocation(str(path), member=name, span=spans["flac"])
                 records.append(Record.from_json(fields, location))
                 members.append(spans)
         return cls(folder, index, records, members)
@@ -327,13 +320,9 @@ class PreparedData:
         return TextData(self, *_derived(TextIndex, self.folder, fingerprint, "encode-text"))
 
     def where(
-        self,
-        *,
-        split: str | None = None,
-        labels: Collection[str] | None = None,
-        licences: Collection[str] | None = None,
-        sources: Collection[str] | None = None,
-    ) -> list[int]:
+        self, *, split: str | None = None, labels: Collection[str] | None = None,
+        licences: Collection[str] | None = None, sources: Collection[str] | None = None,
+    ) -> list[int]:  # fmt: skip
         """Positions of the clips that meet every given condition (labels: any of them)."""
         wanted = None if labels is None else set(labels)
         return [

@@ -11,7 +11,7 @@ are placed accordingly, and only then is the scene described, so that captions a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -117,13 +117,9 @@ class SceneMixer:
     """Composes scenes; `scene(rng)` is a pure function of the generator's state."""
 
     def __init__(
-        self,
-        data: ClipData,
-        indices: Sequence[int],
-        config: SceneConfig | None = None,
-        *,
+        self, data: ClipData, indices: Sequence[int], config: SceneConfig | None = None, *,
         sample_rate: int = 22050,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.data = data
         self.config = config or SceneConfig()
         self.rate = sample_rate
@@ -162,15 +158,19 @@ class SceneMixer:
             for size in shape
         ]
         self._place(moments, samples, rng)
-        voices = [voice for moment in moments for voice in moment]
-        wave, gains = self._mix(voices, background, samples, rng)
-        events = self._events(moments, background, gains)
+        placed = [(voice, number) for number, moment in enumerate(moments) for voice in moment]
+        placed += [(background, -1)] if background else []
+        wave, gains = self._mix([voice for voice, _ in placed], samples, rng)
+        events = tuple(
+            self._event(voice, number, gain, bool(background))
+            for (voice, number), gain in zip(placed, gains, strict=True)
+        )
         outline = Outline(
             tuple(tuple(self._heard(voice) for voice in moment) for moment in moments),
             self._heard(background) if background else None,
         )
-        clips = [voice.clip for voice in voices] + ([background.clip] if background else [])
-        return Scene(wave, captions_of(outline, config.captions, rng), events, tuple(clips))
+        captions = captions_of(outline, config.captions, rng)
+        return Scene(wave, captions, events, tuple(voice.clip for voice, _ in placed))
 
     def _shape(self, count: int, rng: np.random.Generator) -> list[int]:
         """The number of events of each moment; no more moments than can be told apart."""
@@ -278,14 +278,9 @@ class SceneMixer:
             at += length + pause
 
     def _mix(
-        self,
-        voices: Sequence[_Voice],
-        background: _Voice | None,
-        samples: int,
-        rng: np.random.Generator,
+        self, everything: Sequence[_Voice], samples: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, list[float]]:
-        """The sum, and every voice's gain in dB relative to its clip (the background last)."""
-        everything = [*voices, *([background] if background else [])]
+        """The sum, and every voice's gain in dB relative to its clip."""
         loudest = max(voice.level_db for voice in everything)
         shift = float(rng.uniform(*self.config.level_db)) - loudest
         wave = np.zeros(samples, dtype=np.float32)
@@ -300,34 +295,24 @@ class SceneMixer:
         gains = [20 * np.log10(v.unit) + v.level_db + shift + guard for v in everything]
         return safe, [float(gain) for gain in gains]
 
-    def _events(
-        self, moments: Sequence[Sequence[_Voice]], background: _Voice | None, gains: Sequence[float]
-    ) -> tuple[Event, ...]:
-        placed = [(voice, number) for number, moment in enumerate(moments) for voice in moment]
-        if background:
-            placed.append((background, -1))
-        events = []
-        for (voice, number), gain in zip(placed, gains, strict=True):
-            times = tuple(
-                (round((voice.start + a) / self.rate, 4), round((voice.start + b) / self.rate, 4))
-                for a, b in voice.spans
-            )
-            event = Event(
-                clip=self.data.records[voice.clip].id,
-                label=self.label(voice.clip),
-                onset=times[0][0],
-                offset=times[-1][1],
-                occurrences=times,
-                gain_db=round(gain, 2),
-                snr_db=round(voice.level_db, 2) if background else None,
-                moment=number,
-                distant=voice.distant,
-                repeated=voice.repeated,
-            )
-            if number < 0:
-                event = replace(event, background=True, snr_db=None)
-            events.append(event)
-        return tuple(events)
+    def _event(self, voice: _Voice, moment: int, gain: float, over_background: bool) -> Event:
+        times = tuple(
+            (round((voice.start + a) / self.rate, 4), round((voice.start + b) / self.rate, 4))
+            for a, b in voice.spans
+        )
+        return Event(
+            clip=self.data.records[voice.clip].id,
+            label=self.label(voice.clip),
+            onset=times[0][0],
+            offset=times[-1][1],
+            occurrences=times,
+            gain_db=round(gain, 2),
+            snr_db=round(voice.level_db, 2) if over_background and moment >= 0 else None,
+            moment=moment,
+            background=moment < 0,
+            distant=voice.distant,
+            repeated=voice.repeated,
+        )
 
     def _heard(self, voice: _Voice) -> Heard:
         captions = self.data.records[voice.clip].captions
@@ -359,15 +344,9 @@ def scene_record(
 
 
 def write_scenes(
-    data: PreparedData,
-    out_dir: str | Path,
-    count: int,
-    *,
-    seed: int = 0,
-    split: str = "train",
-    config: SceneConfig | None = None,
-    clips_per_shard: int = 256,
-) -> ClipsIndex:
+    data: PreparedData, out_dir: str | Path, count: int, *, seed: int = 0, split: str = "train",
+    config: SceneConfig | None = None, clips_per_shard: int = 256,
+) -> ClipsIndex:  # fmt: skip
     """Mix `count` scenes from the clips of one split into a prepared folder.
 
     Scene n is a pure function of (seed, n). Each clip's JSON holds the timeline (`events`) and the
@@ -382,17 +361,13 @@ def write_scenes(
     def clips() -> Iterator[PreparedClip]:
         for number in range(count):
             scene = mixer.scene(item_rng(seed, 0, number))
-            scene_id = f"scene-{split}-{seed}-{number:06d}"
-            yield PreparedClip(
-                scene_record(
-                    scene, data.records, scene_id, split, len(scene.wave) / mel.sample_rate
-                ),
-                to_int16(scene.wave),
-                {
-                    "events": [asdict(event) for event in scene.events],
-                    "attribution": [_credit(data.records[clip]) for clip in scene.clips],
-                },
-            )
+            name, seconds = f"scene-{split}-{seed}-{number:06d}", len(scene.wave) / mel.sample_rate
+            record = scene_record(scene, data.records, name, split, seconds)
+            preparation = {
+                "events": [asdict(event) for event in scene.events],
+                "attribution": [_credit(data.records[clip]) for clip in scene.clips],
+            }
+            yield PreparedClip(record, to_int16(scene.wave), preparation)
 
     return write_clips(
         out_dir,

@@ -11,12 +11,11 @@ never a number.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +30,6 @@ from diffsound.evaluation.spice import (
     missing_reason,
     scene_graph_score,
     spice_scores,
-    tokenize_captions,
 )
 from diffsound.judges.captioner import Captioner
 from diffsound.judges.ranking import Audible, Ear
@@ -57,9 +55,8 @@ COMPARED = ("cider", "spice", "scene_graph")  # the paper's, and what stands in 
 class CaptionScore:
     """A metric over a set of captions.
 
-    value:  of the whole set; None when the metric is not available.
-    each:   of every caption, in order.
-    reason: why it is not available.
+    value: of the whole set, None when the metric is not available; reason: why not.
+    each: of every caption, in order.
     """
 
     value: float | None
@@ -84,17 +81,28 @@ def caption_scores(
     scores: dict[str, CaptionScore] = {}
     if wanted - {"spice", "scene_graph"}:
         coco_folder()
-        said, truth = _tokenized(candidates, references)
-        for name, scorer in _scorers(wanted).items():
-            scores |= _run(name, scorer, truth, said)
+        from pycocoevalcap.bleu.bleu import Bleu
+        from pycocoevalcap.cider.cider import Cider
+        from pycocoevalcap.rouge.rouge import Rouge
+
+        said = {number: _words([caption]) for number, caption in enumerate(candidates)}
+        truth = {number: _words(captions) for number, captions in enumerate(references)}
+        if any(name.startswith("bleu") for name in wanted):
+            values, each = Bleu(4).compute_score(truth, said, verbose=0)
+            scores |= {f"bleu_{n + 1}": _score(values[n], each[n]) for n in range(4)}
+        if "rouge_l" in wanted:
+            scores["rouge_l"] = _score(*Rouge().compute_score(truth, said))
+        if "cider" in wanted and len(said) > 1:
+            scores["cider"] = _score(*Cider().compute_score(truth, said))
+        elif "cider" in wanted:
+            rare = "CIDEr weights words by their rarity among the clips; it needs two clips or more"
+            scores["cider"] = CaptionScore(None, reason=rare)
         if "meteor" in wanted:
             scores["meteor"] = _meteor(truth, said)
-    if "spice" in wanted:
-        reason = missing_reason(folder)
-        if reason is None and folder is not None:
-            scores["spice"] = _mean(spice_scores(candidates, references, folder))
-        else:
-            scores["spice"] = CaptionScore(None, reason=reason or "")
+    if folder is not None and missing_reason(folder) is None:
+        scores["spice"] = _mean(spice_scores(candidates, references, folder))
+    elif "spice" in wanted:
+        scores["spice"] = CaptionScore(None, reason=missing_reason(folder) or "")
     if "scene_graph" in wanted:
         pairs = zip(candidates, references, strict=True)
         scores["scene_graph"] = _mean([scene_graph_score(said, truth) for said, truth in pairs])
@@ -117,14 +125,10 @@ def describe(captioner: Captioner, clips: Iterable[ScoredClip]) -> list[str]:
 
 
 def caption_comparison(
-    captioner: Captioner,
-    examples: Sequence[Example],
-    clips: Sequence[ScoredClip],
-    of: Sequence[str],
-    corenlp: Path | None = None,
-    metrics: Sequence[str] = COMPARED,
+    captioner: Captioner, examples: Sequence[Example], clips: Sequence[ScoredClip],
+    of: Sequence[str], corenlp: Path | None = None, metrics: Sequence[str] = COMPARED,
     resamples: int = RESAMPLES,
-) -> dict[str, Score]:
+) -> dict[str, Score]:  # fmt: skip
     """The audio caption loss (section VI-B) of clips; `of`: the example each was made from.
 
     corenlp: the folder of the jars that SPICE needs; without it SPICE is not available.
@@ -163,36 +167,6 @@ def _check(
     for number, truth in enumerate(references):
         if isinstance(truth, str) or not any(reference.strip() for reference in truth):
             raise InputError(f"caption {number} has no list of reference sentences")
-
-
-def _tokenized(
-    candidates: Sequence[str], references: Sequence[Sequence[str]]
-) -> tuple[Captions, Captions]:
-    """As pycocoevalcap takes them, all in one go because starting Java takes a second."""
-    flat = [*candidates, *(reference for truth in references for reference in truth)]
-    words = iter(tokenize_captions(flat))
-    said = {number: [next(words)] for number in range(len(candidates))}
-    truth = {number: [next(words) for _ in found] for number, found in enumerate(references)}
-    return said, truth
-
-
-def _scorers(wanted: set[str]) -> dict[str, Any]:
-    from pycocoevalcap.bleu.bleu import Bleu
-    from pycocoevalcap.cider.cider import Cider
-    from pycocoevalcap.rouge.rouge import Rouge
-
-    scorers = {"bleu": Bleu(4), "rouge_l": Rouge(), "cider": Cider()}
-    return {name: s for name, s in scorers.items() if any(m.startswith(name) for m in wanted)}
-
-
-def _run(name: str, scorer: Any, truth: Captions, said: Captions) -> dict[str, CaptionScore]:
-    if name == "cider" and len(said) < 2:
-        reason = "CIDEr weights words by their rarity among the clips; it needs two clips or more"
-        return {name: CaptionScore(None, reason=reason)}
-    if name == "bleu":
-        values, each = scorer.compute_score(truth, said, verbose=0)
-        return {f"bleu_{n + 1}": _score(values[n], each[n]) for n in range(4)}
-    return {name: _score(*scorer.compute_score(truth, said))}
 
 
 def _meteor(truth: Captions, said: Captions) -> CaptionScore:
@@ -237,12 +211,9 @@ class CaptionRanker:
     """
 
     def __init__(
-        self,
-        captioner: Captioner,
-        documents: Iterable[Sequence[str]],
-        *,
+        self, captioner: Captioner, documents: Iterable[Sequence[str]], *,
         corenlp: str | Path | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.captioner = captioner
         self._cider = CiderD(_words(captions) for captions in documents)
         self._corenlp = corenlp_folder(corenlp)
@@ -274,65 +245,33 @@ def _words(captions: Iterable[str]) -> list[str]:
     return [" ".join(ptb_words(caption)) for caption in captions]
 
 
-_NGRAM = 4  # the longest n-grams counted
-_SIGMA = 6.0  # of the penalty for a different sentence length
-Ngram = tuple[str, ...]
-
-
 class CiderD:
     """CIDEr-D of sentences (words joined by spaces), with the rarity of n-grams fixed in advance.
 
     pycocoevalcap takes the rarity from the references it is scoring, so a single sentence always
-    scores 0 and nothing can be ranked by it; the formula is the same.
-    documents: the captions of each clip of a corpus; an n-gram said of many clips says little.
+    scores 0 and nothing can be ranked by it; here it is given that of a corpus.
+    documents: the captions of each clip of the corpus; an n-gram said of many clips says little.
     """
 
-    def __init__(self, documents: Iterable[Iterable[str]]) -> None:
-        self._clips: Counter[Ngram] = Counter()
-        count = 0
+    def __init__(self, documents: Iterable[Sequence[str]]) -> None:
+        coco_folder()
+        from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+        self._scorer, corpus = CiderScorer, CiderScorer()
         for captions in documents:
-            count += 1
-            self._clips.update({ngram for caption in captions for ngram in _ngrams(caption)})
-        if count < 2:
+            corpus.cook_append(None, captions)
+        if len(corpus.crefs) < 2:
             raise InputError(
                 "CIDEr needs the captions of at least two clips to know which words are rare"
             )
-        self._log_count = math.log(count)
+        corpus.compute_doc_freq()
+        self._frequency, self._clips = corpus.document_frequency, len(corpus.crefs)
 
     def score(self, sentence: str, references: Sequence[str]) -> float:
         """0 (nothing in common) to 10 (the only reference itself)."""
         if not references:
             raise InputError("CIDEr needs at least one reference")
-        mine = self._weigh(sentence)
-        total = 0.0
-        for reference in references:
-            theirs = self._weigh(reference)
-            # The published code takes the number of bigrams for a sentence's length.
-            apart = max(len(sentence.split()), 1) - max(len(reference.split()), 1)
-            alike = sum(_cosine(mine[n], theirs[n]) for n in range(_NGRAM)) / _NGRAM
-            total += alike * math.exp(-(apart**2) / (2 * _SIGMA**2))
-        return 10.0 * total / len(references)
-
-    def _weigh(self, sentence: str) -> list[dict[Ngram, float]]:
-        """TF-IDF of the sentence's n-grams, for every n."""
-        weights: list[dict[Ngram, float]] = [{} for _ in range(_NGRAM)]
-        for ngram, times in _ngrams(sentence).items():
-            rarity = self._log_count - math.log(max(1, self._clips[ngram]))
-            weights[len(ngram) - 1][ngram] = times * rarity
-        return weights
-
-
-def _ngrams(sentence: str) -> Counter[Ngram]:
-    words = sentence.split()
-    return Counter(
-        tuple(words[at : at + n]) for n in range(1, _NGRAM + 1) for at in range(len(words) - n + 1)
-    )
-
-
-def _cosine(mine: dict[Ngram, float], theirs: dict[Ngram, float]) -> float:
-    """Similarity in which saying an n-gram more often than the reference gains nothing."""
-    norms = math.hypot(*mine.values()) * math.hypot(*theirs.values())
-    if norms == 0:
-        return 0.0
-    shared = sum(min(weight, theirs.get(g, 0.0)) * theirs.get(g, 0.0) for g, weight in mine.items())
-    return shared / norms
+        scorer = self._scorer(sentence, references)
+        scorer.document_frequency = self._frequency
+        scorer.crefs += [[]] * (self._clips - 1)  # their number is that of the corpus's clips
+        return float(scorer.compute_cider()[0])

@@ -59,23 +59,18 @@ def spread(
     clips; 0: always the same sound. Features are divided by their deviation over the real clips.
     Classes with fewer than two clips on either side do not count.
     """
-    real, made = np.asarray(real), np.asarray(made)
-    scale = 1.0 / np.maximum(real.std(axis=0), 1e-6)
+    scale = 1.0 / np.maximum(np.std(real, axis=0), 1e-6)
+
+    def mean_distance(features: np.ndarray) -> float:
+        apart = np.linalg.norm(features[:, None] - features[None], axis=2)
+        return float(apart.sum() / (len(features) * (len(features) - 1)))
+
     ratios = []
     for place in np.unique(made_of):
-        ours = _mean_distance(made[made_of == place] * scale)
-        theirs = _mean_distance(real[real_of == place] * scale)
-        if ours is not None and theirs:
-            ratios.append(ours / theirs)
+        ours, theirs = made[made_of == place] * scale, real[real_of == place] * scale
+        if min(len(ours), len(theirs)) > 1 and (usual := mean_distance(theirs)):
+            ratios.append(mean_distance(ours) / usual)
     return {"ratio": float(np.mean(ratios)) if ratios else None, "classes": len(ratios)}
-
-
-def _mean_distance(features: np.ndarray) -> float | None:
-    """Mean Euclidean distance of two different rows of [N, D]; None for fewer than two."""
-    if len(features) < 2:
-        return None
-    apart = np.linalg.norm(features[:, None] - features[None], axis=2)
-    return float(apart.sum() / (len(features) * (len(features) - 1)))
 
 
 @dataclass(frozen=True)
@@ -130,15 +125,13 @@ class Opinion:
 
     def _ratios(self) -> dict[str, dict[str, float | None]]:
         """Every row's shares relative to the real clips'."""
-        names = [f"top-{k}" for k in TOP]
-        value = {
-            row: {name: scores[name].value or 0.0 for name in names}
-            for row, scores in self.scores.items()
-        }
-        real = value.pop("real")
+        real = {f"top-{k}": self.scores["real"][f"top-{k}"].value for k in TOP}
         return {
-            row: {name: found[name] / real[name] if real[name] else None for name in names}
-            for row, found in value.items()
+            row: {
+                name: (scores[name].value or 0.0) / of if of else None for name, of in real.items()
+            }
+            for row, scores in self.scores.items()
+            if row != "real"
         }
 
     def _by_class(self) -> list[dict[str, Any]]:
@@ -148,13 +141,10 @@ class Opinion:
             entry: dict[str, Any] = {"label": self.labels[place]}
             for row in ("real", "codec", "generated"):
                 mine = self.targets[row] == place
-                logits = np.asarray(self.heard[row].logits)[mine]
-                entry[row] = {"clips": int(mine.sum())} | {
-                    f"top-{k}": float(hits(logits, self.targets[row][mine], k).mean())
-                    if len(logits)
-                    else 0.0
-                    for k in TOP
-                }
+                logits, targets = self.heard[row].logits[mine], self.targets[row][mine]
+                shares = {f"top-{k}": float(hits(logits, targets, k).sum()) for k in TOP}
+                clips = int(mine.sum())
+                entry[row] = {"clips": clips} | {k: n / max(clips, 1) for k, n in shares.items()}
             mine = self.targets["generated"] == place
             guesses = np.argmax(self.heard["generated"].logits[mine], axis=1)
             entry["heard_as"] = label_counts(self.labels, guesses)
@@ -198,16 +188,13 @@ class Facts:
     changes: Tensor
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Where a codec's columns lie: mel: wave [1, samples] to mel [1, n_mels, L]; stride: frames."""
+def measure_clip(
+    wave: np.ndarray, rate: int, front_end: Callable[[Tensor], Tensor], stride: int
+) -> Facts:
+    """Measure a wave, float32 [samples].
 
-    mel: Callable[[Tensor], Tensor]
-    stride: int
-
-
-def measure_clip(wave: np.ndarray, rate: int, columns: Columns) -> Facts:
-    """Measure a wave, float32 [samples]."""
+    front_end, stride: of the codec: wave [1, samples] to mel [1, n_mels, L], frames per column.
+    """
     loud = np.abs(wave) >= CLIPPED_LEVEL
     runs = np.convolve(loud, np.ones(CLIPPED_RUN), mode="valid") if len(wave) >= CLIPPED_RUN else 0
     levels = frame_rms(wave, max(1, int(rate * FRAME_SECONDS)))
@@ -220,7 +207,7 @@ def measure_clip(wave: np.ndarray, rate: int, columns: Columns) -> Facts:
         loudness=loudness if np.isfinite(loudness) else None,
         spectrum=third_octaves(wave, rate),
         cut=_is_cut(levels),
-        changes=changes(columns.mel(torch.from_numpy(wave)[None]), columns.stride),
+        changes=changes(front_end(torch.from_numpy(wave)[None]), stride),
     )
 
 
@@ -284,10 +271,12 @@ def summarise(
     """
     everything = [one for group in facts.values() for one in group]
     loudness = [one.loudness for one in everything if one.loudness is not None]
-    distances = [
-        spectrum_distance(_average(mine), _average(truth))
-        for mine, truth in _halves_or_pairs(facts, real)
-    ]
+    distances = []
+    for label, group in facts.items():
+        mine, truth = (group[::2], group[1::2]) if real is None else (group, real.get(label, ()))
+        if mine and truth:
+            averages = (np.mean([one.spectrum for one in part], axis=0) for part in (mine, truth))
+            distances.append(spectrum_distance(*averages))
     return {
         "clips": len(everything),
         "clipped_share": _mean_or_none(one.clipped for one in everything),
@@ -302,19 +291,6 @@ def summarise(
         "loudness_lufs": _mean_or_none(loudness),
         "loudness_spread_lu": float(np.std(loudness)) if loudness else None,
     }
-
-
-def _halves_or_pairs(
-    facts: Mapping[str, Sequence[Facts]], real: Mapping[str, Sequence[Facts]] | None
-) -> Iterable[tuple[Sequence[Facts], Sequence[Facts]]]:
-    for label, group in facts.items():
-        mine, truth = (group[::2], group[1::2]) if real is None else (group, real.get(label, ()))
-        if mine and truth:
-            yield mine, truth
-
-
-def _average(facts: Sequence[Facts]) -> np.ndarray:
-    return np.asarray(np.mean([one.spectrum for one in facts], axis=0))
 
 
 def _mean_or_none(values: Iterable[float]) -> float | None:

@@ -30,10 +30,10 @@ from diffsound.evaluation.features import (
     FeatureCache,
     FeatureSet,
     ScoredClip,
-    WaveClip,
     check_comparable,
     clips_of_data,
     extract,
+    wave_clip,
 )
 from diffsound.evaluation.metrics import (
     FID_RESAMPLES,
@@ -41,14 +41,13 @@ from diffsound.evaluation.metrics import (
     RESAMPLES,
     Score,
     clips_needed,
-    density_coverage,
     fid,
     frechet_distance,
     inception_score,
     kernel_distance,
+    manifold_scores,
     mean_score,
     moments,
-    precision_recall,
     realism,
     softmax,
 )
@@ -87,14 +86,9 @@ class Comparison:
 
 
 def compare(
-    real: FeatureSet,
-    fake: FeatureSet,
-    *,
-    of: Mapping[str, str] | None = None,
-    allow_few: bool = False,
-    resamples: int | None = None,
-    seed: int = 0,
-) -> Comparison:
+    real: FeatureSet, fake: FeatureSet, *, of: Mapping[str, str] | None = None,
+    allow_few: bool = False, resamples: int | None = None, seed: int = 0,
+) -> Comparison:  # fmt: skip
     """Score generated clips against real ones.
 
     of: the real clip of each generated one, for KL (see `pair`). resamples: for the intervals; 0
@@ -109,8 +103,7 @@ def compare(
         kernel_distance(real.features, fake.features, resamples=few, seed=seed),
         kl(real.logits, fake.logits, partner, resamples=many, seed=seed),
         inception_score(softmax(fake.logits), resamples=many, seed=seed),
-        *precision_recall(real.features, fake.features, resamples=many, seed=seed),
-        *density_coverage(real.features, fake.features, resamples=many, seed=seed),
+        *manifold_scores(real.features, fake.features, resamples=many, seed=seed),
     ]
     protocol = {
         "classifier": real.classifier,
@@ -135,7 +128,7 @@ def clip_scores(
     """
     check_comparable(real, fake)
     partner = pair(real.ids, fake.ids, of)
-    divergence = kl_per_pair(real.logits[partner], np.asarray(fake.logits))
+    divergence = kl_per_pair(real.logits[partner], fake.logits)
     real_like = realism(real.features, fake.features) if len(real) > 3 else None
     guesses = softmax(fake.logits)
     return [
@@ -156,9 +149,13 @@ def kl_per_pair(real: np.ndarray, fake: np.ndarray) -> np.ndarray:
     """Σ p_real (log p_real - log(p_fake + 1e-6)) of logits [N, classes] each: [N] nats."""
     if real.shape != fake.shape:
         raise InputError(f"logits {list(real.shape)} and {list(fake.shape)} are not pairs")
-    log_real, log_fake = _log_softmax(real), _log_softmax(fake)
-    divergence = np.exp(log_real) * (log_real - np.log(np.exp(log_fake) + EPSILON))
-    return np.asarray(divergence.sum(axis=1))
+    if not (np.isfinite(real).all() and np.isfinite(fake).all()):
+        raise InputError("some logits are not finite; the classifier or a clip is broken")
+    log_real, log_fake = (
+        torch.from_numpy(np.array(logits, np.float64)).log_softmax(1) for logits in (real, fake)
+    )
+    divergence = log_real.exp() * (log_real - (log_fake.exp() + EPSILON).log())
+    return np.asarray(divergence.sum(1).numpy())
 
 
 def pair(
@@ -179,46 +176,22 @@ def pair(
 
 
 def kl(
-    real: np.ndarray,
-    fake: np.ndarray,
-    partner: np.ndarray,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Score:
+    real: np.ndarray, fake: np.ndarray, partner: np.ndarray, *,
+    resamples: int = RESAMPLES, seed: int = 0,
+) -> Score:  # fmt: skip
     """Mean KL of generated logits [M, classes] to those [N, classes] of their real clips."""
-    values = kl_per_pair(np.asarray(real)[partner], np.asarray(fake))
+    values = kl_per_pair(real[partner], fake)
     # Samples of one text share their real clip, so they are resampled together.
-    groups = partner.tolist()
     return mean_score(
-        "KL",
-        values,
-        better="lower",
-        note=KL_PROTOCOL,
-        groups=groups,
-        resamples=resamples,
-        seed=seed,
-    )
-
-
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    logits = np.asarray(logits, dtype=np.float64)
-    if not np.isfinite(logits).all():
-        raise InputError("some logits are not finite; the classifier or a clip is broken")
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+        "KL", values, better="lower", note=KL_PROTOCOL,
+        groups=partner.tolist(), resamples=resamples, seed=seed,
+    )  # fmt: skip
 
 
 def study_data(
-    data: str | Path,
-    out: str | Path,
-    *,
-    classifier: str | Path | None = None,
-    split: str = "test",
-    clips: int | None = None,
-    seconds: float = 5.0,
-    seed: int = 0,
-) -> list[Path]:
+    data: str | Path, out: str | Path, *, classifier: str | Path | None = None,
+    split: str = "test", clips: int | None = None, seconds: float = 5.0, seed: int = 0,
+) -> list[Path]:  # fmt: skip
     """Study clips of a prepared folder, its training clips as interfering sounds.
 
     Writes OUT/figure-2.json and figure-2.png, disturbed spectrograms over the curves.
@@ -237,14 +210,9 @@ def study_data(
 
 
 def study(
-    classifier: Classifier,
-    clips: Sequence[ScoredClip],
-    others: Sequence[ScoredClip],
-    *,
-    seconds: float = 5.0,
-    cache: FeatureCache | None = None,
-    seed: int = 0,
-) -> dict[str, Any]:
+    classifier: Classifier, clips: Sequence[ScoredClip], others: Sequence[ScoredClip], *,
+    seconds: float = 5.0, cache: FeatureCache | None = None, seed: int = 0,
+) -> dict[str, Any]:  # fmt: skip
     """Disturb the clips level by level and measure them against themselves; the points as JSON.
 
     others: where interfering sounds are drawn from (the paper: the training set). Each clip gets
@@ -258,29 +226,30 @@ def study(
     readable = [clip for clip in clips if clip.id not in original.failed]
     rate = classifier.config.mel.sample_rate
     points: list[dict[str, Any]] = []
+    rising: dict[str, dict[str, bool]] = {}
     for kind, amounts in LEVELS.items():
+        curve: list[dict[str, Any]] = []
         for level, amount in enumerate(amounts):
             made = original
             if level:
                 disturbed = _disturbed(readable, kind, amount, others, rate, seconds, seed)
                 made = extract(classifier, disturbed, seconds=seconds, cache=cache)
             partner = pair(original.ids, made.ids)
-            found = {
-                "fid": frechet_distance(moments(original.features), moments(made.features)),
-                "kl": float(kl_per_pair(original.logits[partner], np.asarray(made.logits)).mean()),
-                "kernel_distance": kernel_distance(
-                    original.features, made.features, resamples=0
-                ).value,
-            }
-            shown = float(amount) if np.isfinite(amount) else None
-            points.append({"kind": kind, "level": level, "amount": shown, **found})
-    rising = {
-        kind: {
-            metric: is_rising([point[metric] for point in points if point["kind"] == kind])
-            for metric in ("fid", "kl", "kernel_distance")
-        }
-        for kind in LEVELS
-    }
+            curve.append(
+                {
+                    "kind": kind,
+                    "level": level,
+                    "amount": float(amount) if np.isfinite(amount) else None,
+                    "fid": frechet_distance(moments(original.features), moments(made.features)),
+                    "kl": float(kl_per_pair(original.logits[partner], made.logits).mean()),
+                    "kernel_distance": kernel_distance(
+                        original.features, made.features, resamples=0
+                    ).value,
+                }
+            )
+        metrics = ("fid", "kl", "kernel_distance")
+        rising[kind] = {name: is_rising([point[name] for point in curve]) for name in metrics}
+        points += curve
     needed = clips_needed(classifier.feature_dim)
     return {
         "points": points,
@@ -297,14 +266,9 @@ def is_rising(values: Sequence[float]) -> bool:
 
 
 def _disturbed(
-    clips: Sequence[ScoredClip],
-    kind: str,
-    amount: float,
-    others: Sequence[ScoredClip],
-    rate: int,
-    seconds: float,
-    seed: int,
-) -> Iterator[WaveClip]:
+    clips: Sequence[ScoredClip], kind: str, amount: float, others: Sequence[ScoredClip],
+    rate: int, seconds: float, seed: int,
+) -> Iterator[ScoredClip]:  # fmt: skip
     for at, clip in enumerate(clips):
         wave = fit_length(clip.wave(rate), round(seconds * rate))
         rng = np.random.default_rng([seed, at])
@@ -314,7 +278,7 @@ def _disturbed(
             wave = mask_time(wave, amount, rng)
         else:
             wave = add_sound(wave, others[int(rng.integers(len(others)))].wave(rate), amount)
-        yield WaveClip(clip.id, wave, rate)
+        yield wave_clip(clip.id, wave, rate)
 
 
 def add_noise(wave: np.ndarray, snr_db: float, rng: np.random.Generator) -> np.ndarray:
@@ -343,15 +307,9 @@ def add_sound(wave: np.ndarray, other: np.ndarray, snr_db: float) -> np.ndarray:
 
 
 def draw_study(
-    path: Path,
-    result: Mapping[str, Any],
-    classifier: Classifier,
-    example: ScoredClip,
-    others: Sequence[ScoredClip],
-    *,
-    seconds: float = 5.0,
-    seed: int = 0,
-) -> None:
+    path: Path, result: Mapping[str, Any], classifier: Classifier, example: ScoredClip,
+    others: Sequence[ScoredClip], *, seconds: float = 5.0, seed: int = 0,
+) -> None:  # fmt: skip
     """Draw a clip at every level of each disturbance, over the curves of FID and KL."""
     figure = new_figure(15, 5.5)
     axes = figure.subplots(2, 3, height_ratios=(1, 2.5))
@@ -362,7 +320,7 @@ def draw_study(
         for amount in amounts:
             (clip,) = _disturbed([example], kind, amount, others, rate, seconds, seed)
             with torch.inference_mode():
-                mel = front_end(torch.from_numpy(clip.samples)[None])[0].numpy()
+                mel = front_end(torch.from_numpy(clip.wave(rate))[None])[0].numpy()
             strip += [np.asarray(spectrogram_image(mel, size=(120, 80))), gap]
         axes[0, column].imshow(np.concatenate(strip[:-1], axis=1), aspect="auto")
         axes[0, column].set_axis_off()

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -64,12 +64,8 @@ class EarConfig(Config):
     output: str | None = None
 
 
-class Embed(Protocol):
-    """What a plug provides."""
-
-    def __call__(self, wave: np.ndarray, rate: int) -> np.ndarray:
-        """Wave float32 [samples] at `rate` Hz to an embedding [D]."""
-        ...
+# What a plug provides: wave float32 [samples] and its rate in Hz to an embedding [D].
+Embed = Callable[[np.ndarray, int], np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Clips, and what the classifier makes of them: each computed once, in batches, in bounded memory.
+"""Clips, and what the classifier makes of them: each computed once, in batches.
 
     cache = FeatureCache("cache/features.sqlite")
     real = extract(classifier, clips_of_data(data, data.where(split="valid")), cache=cache)
@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -30,84 +29,54 @@ from diffsound.judges.classifier import Classifier
 from diffsound.judges.resnet import MIN_FRAMES
 
 BATCH = 16
-# Clips that wait for others of their length; beyond this, smaller batches are scored.
-_WAITING = 4 * BATCH
 _QUIETEST_DB = -120.0
 
 
-class ScoredClip(Protocol):
-    """A sound to be scored: a name, and a way to read the wave when its turn comes."""
+@dataclass(frozen=True)
+class ScoredClip:
+    """A sound to be scored: a name, and a function that reads it when its turn comes.
 
-    @property
-    def id(self) -> str: ...
+    read: float32 [samples] and their rate; a DiffsoundError if the clip cannot be read.
+    """
 
-    @property
-    def rate(self) -> int:
-        """The sample rate at which the clip is stored."""
-        ...
+    id: str
+    read: Callable[[], tuple[np.ndarray, int]]
 
     def wave(self, sample_rate: int) -> np.ndarray:
-        """float32 [samples] at that rate; a DiffsoundError if it cannot be read."""
-        ...
+        """float32 [samples] at this rate."""
+        return resample(*self.read(), sample_rate)
 
 
-@dataclass(frozen=True)
-class FileClip:
+def file_clip(name: str, path: Path) -> ScoredClip:
     """A clip in an audio file."""
 
-    id: str
-    path: Path
-
-    @property
-    def rate(self) -> int:
+    def read() -> tuple[np.ndarray, int]:
         try:
-            return int(soundfile.info(str(self.path)).samplerate)
+            rate = int(soundfile.info(str(path)).samplerate)
         except soundfile.SoundFileError as error:
-            raise AudioError(f"cannot read {self.path}: {error}") from error
+            raise AudioError(f"cannot read {path}: {error}") from error
+        return read_audio(path, rate), rate
 
-    def wave(self, sample_rate: int) -> np.ndarray:
-        return read_audio(self.path, sample_rate)
-
-
-@dataclass(frozen=True)
-class WaveClip:
-    """A clip in memory, float32 [samples]."""
-
-    id: str
-    samples: np.ndarray
-    rate: int
-
-    def wave(self, sample_rate: int) -> np.ndarray:
-        return resample(np.asarray(self.samples, dtype=np.float32), self.rate, sample_rate)
+    return ScoredClip(name, read)
 
 
-@dataclass(frozen=True)
-class DataClip:
-    """A clip of a prepared folder."""
-
-    data: PreparedData
-    position: int
-
-    @property
-    def id(self) -> str:
-        return self.data.records[self.position].id
-
-    @property
-    def rate(self) -> int:
-        return self.data.index.mel.sample_rate
-
-    def wave(self, sample_rate: int) -> np.ndarray:
-        return resample(self.data.wave(self.position), self.rate, sample_rate)
+def wave_clip(name: str, samples: np.ndarray, rate: int) -> ScoredClip:
+    """A clip in memory, [samples]."""
+    return ScoredClip(name, lambda: (np.asarray(samples, dtype=np.float32), rate))
 
 
-def clips_of(folder: Path, names: Iterable[str]) -> list[FileClip]:
+def clips_of(folder: Path, names: Iterable[str]) -> list[ScoredClip]:
     """The WAV files of a folder as clips, in the order of the names."""
-    return [FileClip(name, folder / f"{name}.wav") for name in names]
+    return [file_clip(name, folder / f"{name}.wav") for name in names]
 
 
-def clips_of_data(data: PreparedData, positions: Sequence[int]) -> list[DataClip]:
+def clips_of_data(data: PreparedData, positions: Sequence[int]) -> list[ScoredClip]:
     """Clips of a prepared folder by position."""
-    return [DataClip(data, position) for position in positions]
+    rate = data.index.mel.sample_rate
+    return [
+        ScoredClip(data.records[at].id, lambda at=at: (data.wave(at), rate))  # type: ignore[misc]
+        for at in positions
+    ]
 
 
 class FeatureCache:
@@ -131,7 +100,6 @@ class FeatureCache:
             raise self._damaged(error) from error
 
     def get(self, key: str) -> bytes | None:
-        """The row of a key, or None."""
         try:
             found = self._base.execute("SELECT row FROM rows WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
@@ -147,14 +115,11 @@ class FeatureCache:
         except sqlite3.Error as error:
             raise self._damaged(error) from error
 
-    def close(self) -> None:
-        self._base.close()
-
     def __enter__(self) -> FeatureCache:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        self.close()
+        self._base.close()
 
     def _damaged(self, error: sqlite3.Error) -> DataError:
         return DataError(
@@ -195,83 +160,96 @@ class FeatureSet:
 
 
 def extract(
-    classifier: Classifier,
-    clips: Iterable[ScoredClip],
-    *,
-    seconds: float | None = None,
-    batch_size: int = BATCH,
-    cache: FeatureCache | None = None,
-) -> FeatureSet:
-    """Run the classifier over clips.
+    classifier: Classifier, clips: Iterable[ScoredClip], *,
+    seconds: float | None = None, batch_size: int = BATCH, cache: FeatureCache | None = None,
+) -> FeatureSet:  # fmt: skip
+    """Run the classifier over clips; consecutive ones of equal length share a batch.
 
     seconds: cut or pad (with silence) every clip to this length, so that sets of clips of
     different lengths are compared fairly; None takes each at its own length.
     """
     classifier.eval()
-    fingerprint = classifier.fingerprint
-    rate = classifier.config.mel.sample_rate
+    fingerprint, rate = classifier.fingerprint, classifier.config.mel.sample_rate
     samples = None if seconds is None else round(seconds * rate)
-    if samples is not None and samples < 1:
+    if samples == 0:
         raise InputError(f"clips cannot be cut to {seconds} s")
-    layout = _row_layout(classifier)
-    ids: list[str] = []
-    keys: list[str] = []
-    failed: dict[str, str] = {}
-    names: set[str] = set()
-    batches = _Batches(classifier, layout, batch_size)
-    # Rows go to an unnamed file, mapped at the end: a set may be larger than the memory.
-    with tempfile.TemporaryFile() as rows:
-
-        def keep(done: Iterable[tuple[int, np.ndarray]]) -> None:
-            made = {}
-            for at, row in done:
-                rows.seek(at * layout.itemsize)
-                rows.write(row.tobytes())
-                made[keys[at]] = row.tobytes()
-            if cache is not None and made:
-                cache.put(made)
-
-        for clip in clips:
-            if clip.id in names:
-                raise InputError(f"two clips are named '{clip.id}'; names must be unique")
-            names.add(clip.id)
-            wave = _read(clip, rate, failed)
-            if wave is not None:
-                if samples is not None:
-                    wave = fit_length(wave, samples)
-                at, key = len(ids), content_key(wave, fingerprint)
-                ids.append(clip.id)
-                keys.append(key)
-                stored = cache.get(key) if cache is not None else None
-                if stored is not None and len(stored) == layout.itemsize:
-                    rows.seek(at * layout.itemsize)
-                    rows.write(stored)
-                else:
-                    keep(batches.add(at, wave))
-        keep(batches.rest())
-        rows.flush()
-        table = _table(rows, layout, len(ids))
-    return FeatureSet(
-        tuple(ids),
-        tuple(keys),
-        table["features"],
-        table["logits"],
-        table["sound"],
-        table["level"],
-        table["seconds"],
-        fingerprint,
-        seconds,
-        failed,
+    front_end = MelFrontEnd(classifier.config.mel).to(classifier.mean.device)
+    layout = np.dtype(
+        [
+            ("features", np.float32, (classifier.feature_dim,)),
+            ("logits", np.float32, (len(classifier.config.labels),)),
+            ("sound", np.int8, (BANDS * CELLS,)),
+            ("level", np.float32),
+            ("seconds", np.float32),
+        ]
     )
+    keys: dict[str, str] = {}  # by the clip's name
+    rows: dict[str, np.ndarray] = {}  # by key
+    failed: dict[str, str] = {}
+    waiting: list[tuple[str, np.ndarray]] = []
+
+    def score_waiting() -> None:
+        if waiting:
+            table = _score(classifier, front_end, [wave for _, wave in waiting], layout)
+            made = dict(zip([key for key, _ in waiting], table, strict=True))
+            rows.update(made)
+            if cache is not None:
+                cache.put({key: row.tobytes() for key, row in made.items()})
+            waiting.clear()
+
+    for clip in clips:
+        if clip.id in keys or clip.id in failed:
+            raise InputError(f"two clips are named '{clip.id}'; names must be unique")
+        try:
+            wave = np.asarray(clip.wave(rate), dtype=np.float32)
+        except DiffsoundError as error:
+            failed[clip.id] = str(error)
+            continue
+        if not len(wave) or not np.isfinite(wave).all():
+            failed[clip.id] = "it has NaN or infinite samples" if len(wave) else "it has no samples"
+            continue
+        wave = wave if samples is None else fit_length(wave, samples)
+        keys[clip.id] = key = content_key(wave, fingerprint)
+        stored = cache.get(key) if cache is not None else None
+        if stored is not None and len(stored) == layout.itemsize:
+            rows[key] = np.frombuffer(stored, dtype=layout)[0]
+            continue
+        if len(waiting) == batch_size or (waiting and len(waiting[0][1]) != len(wave)):
+            score_waiting()
+        waiting.append((key, wave))
+    score_waiting()
+    table = np.array([rows[key] for key in keys.values()], dtype=layout)
+    return FeatureSet(
+        tuple(keys), tuple(keys.values()),
+        *(table[name] for name in ("features", "logits", "sound", "level", "seconds")),
+        fingerprint, seconds, failed,
+    )  # fmt: skip
+
+
+def _score(
+    classifier: Classifier, front_end: MelFrontEnd, waves: list[np.ndarray], layout: np.dtype[Any]
+) -> np.ndarray:
+    """Waves of equal length as rows of `layout`: [clips]."""
+    samples, config = np.stack(waves), front_end.config
+    least = (MIN_FRAMES - 1) * config.hop_length
+    heard = np.pad(samples, ((0, 0), (0, max(0, least - samples.shape[1]))))
+    with torch.inference_mode():
+        mel = front_end(torch.from_numpy(heard).to(classifier.mean.device))
+        made = classifier(mel)
+    table = np.zeros(len(waves), dtype=layout)
+    table["features"] = made.features.float().cpu().numpy()
+    table["logits"] = made.logits.float().cpu().numpy()
+    table["sound"] = [sound_fingerprint(one) for one in mel.cpu().numpy()]
+    power = np.square(samples, dtype=np.float64).mean(axis=1)
+    table["level"] = 10 * np.log10(np.maximum(power, 10 ** (_QUIETEST_DB / 10)))
+    table["seconds"] = samples.shape[1] / config.sample_rate
+    return table
 
 
 def extract_rows(
-    classifier: Classifier,
-    out: Path,
-    rows: Mapping[str, Iterable[str]],
-    seconds: float,
+    classifier: Classifier, out: Path, rows: Mapping[str, Iterable[str]], seconds: float,
     cache: FeatureCache,
-) -> dict[str, FeatureSet]:
+) -> dict[str, FeatureSet]:  # fmt: skip
     """Run the classifier over OUT/ROW/NAME.wav of every row."""
     return {
         row: extract(classifier, clips_of(out / row, names), seconds=seconds, cache=cache)
@@ -295,76 +273,3 @@ def check_comparable(real: FeatureSet, fake: FeatureSet) -> None:
             f"the sets were cut to different lengths ({real.window} s, {fake.window} s); "
             "measure both with the same seconds"
         )
-
-
-class _Batches:
-    """Collects waves of equal length and runs the classifier over them."""
-
-    def __init__(self, classifier: Classifier, layout: np.dtype[Any], size: int) -> None:
-        self.classifier, self.layout, self.size = classifier, layout, max(1, size)
-        self.front_end = MelFrontEnd(classifier.config.mel).to(classifier.mean.device)
-        self.waiting: dict[int, list[tuple[int, np.ndarray]]] = {}
-
-    def add(self, at: int, wave: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Take a wave; yields (place, row) of the clips whose turn came."""
-        group = self.waiting.setdefault(len(wave), [])
-        group.append((at, wave))
-        if len(group) >= self.size:
-            yield from self._run(len(wave))
-        elif sum(map(len, self.waiting.values())) >= max(_WAITING, self.size):
-            yield from self._run(max(self.waiting, key=lambda length: len(self.waiting[length])))
-
-    def rest(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The clips that are still waiting."""
-        for length in list(self.waiting):
-            yield from self._run(length)
-
-    def _run(self, length: int) -> Iterator[tuple[int, np.ndarray]]:
-        group = self.waiting.pop(length)
-        config = self.classifier.config.mel
-        waves = np.stack([wave for _, wave in group])
-        heard = np.pad(waves, ((0, 0), (0, max(0, (MIN_FRAMES - 1) * config.hop_length - length))))
-        with torch.inference_mode():
-            mel = self.front_end(torch.from_numpy(heard).to(self.classifier.mean.device))
-            made = self.classifier(mel)
-        table = np.zeros(len(group), dtype=self.layout)
-        table["features"] = made.features.float().cpu().numpy()
-        table["logits"] = made.logits.float().cpu().numpy()
-        table["sound"] = [sound_fingerprint(one) for one in mel.cpu().numpy()]
-        power = np.square(waves, dtype=np.float64).mean(axis=1)
-        table["level"] = 10 * np.log10(np.maximum(power, 10 ** (_QUIETEST_DB / 10)))
-        table["seconds"] = length / config.sample_rate
-        for (at, _), row in zip(group, table, strict=True):
-            yield at, row
-
-
-def _read(clip: ScoredClip, rate: int, failed: dict[str, str]) -> np.ndarray | None:
-    try:
-        wave = clip.wave(rate)
-    except DiffsoundError as error:
-        failed[clip.id] = str(error)
-        return None
-    if not len(wave):
-        failed[clip.id] = "it has no samples"
-    elif not np.isfinite(wave).all():
-        failed[clip.id] = "it has NaN or infinite samples"
-    return None if clip.id in failed else np.asarray(wave, dtype=np.float32)
-
-
-def _row_layout(classifier: Classifier) -> np.dtype[Any]:
-    return np.dtype(
-        [
-            ("features", np.float32, (classifier.feature_dim,)),
-            ("logits", np.float32, (len(classifier.config.labels),)),
-            ("sound", np.int8, (BANDS * CELLS,)),
-            ("level", np.float32),
-            ("seconds", np.float32),
-        ]
-    )
-
-
-def _table(rows: Any, layout: np.dtype[Any], count: int) -> np.ndarray:
-    """The rows as a mapped array; it stays mapped after the file object is closed."""
-    if not count:
-        return np.zeros(0, dtype=layout)
-    return np.memmap(rows, dtype=layout, mode="r", shape=(count,))

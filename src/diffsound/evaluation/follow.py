@@ -11,7 +11,7 @@ it can find at all, and sounds judged by another text's events show what it find
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from diffsound.audio import mixing
-from diffsound.audio.io import read_audio, resample, write_audio
+from diffsound.audio.io import fit_length, read_audio, resample, write_audio
 from diffsound.audio.mixing import decibels
 from diffsound.config import Config
 from diffsound.data.captions import phrase_table
 from diffsound.data.loaders import item_rng
 from diffsound.data.shards import PreparedData
-from diffsound.data.soundscape import Scene, SceneConfig, SceneMixer
+from diffsound.data.soundscape import SceneConfig, SceneMixer
 from diffsound.errors import DataError
 from diffsound.evaluation.checks import SILENT_DB, third_octaves, tilt
-from diffsound.evaluation.features import FeatureCache, FileClip, ScoredClip, WaveClip, extract
+from diffsound.evaluation.features import FeatureCache, ScoredClip, extract, file_clip, wave_clip
 from diffsound.evaluation.metrics import LEVEL, mean_score, softmax
 from diffsound.evaluation.onsets import count_events
 from diffsound.evaluation.pages import write_follow
@@ -123,15 +123,10 @@ class Verdict:
 
 
 def follow(
-    bundle: str | Path | None,
-    data: str | Path,
-    out: str | Path,
-    settings: FollowSettings | None = None,
-    *,
-    classifier: str | Path | None = None,
-    device: str = "cpu",
-    progress: Progress | None = None,
-) -> dict[str, Any]:
+    bundle: str | Path | None, data: str | Path, out: str | Path,
+    settings: FollowSettings | None = None, *, classifier: str | Path | None = None,
+    device: str = "cpu", progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Generate, mix, listen, write OUT/report.json and report.html; returns the report."""
     settings = settings or FollowSettings()
     bench = set_up(bundle, data, out, classifier=classifier, device=device)
@@ -162,7 +157,7 @@ def follow(
         heard = {
             row: {
                 task.id: listen(
-                    bench.judge, FileClip(task.id, bench.out / row / f"{task.id}{end}.wav"),
+                    bench.judge, file_clip(task.id, bench.out / row / f"{task.id}{end}.wav"),
                     window=settings.window, hop=settings.hop, cache=cache,
                 )
                 for task in tasks
@@ -221,35 +216,26 @@ def follow(
 
 
 def listen(
-    classifier: Classifier,
-    clip: ScoredClip,
-    *,
-    window: float,
-    hop: float,
+    classifier: Classifier, clip: ScoredClip, *, window: float, hop: float,
     cache: FeatureCache | None = None,
-) -> HeardWindows:
-    """Run the classifier over windows of a clip, silent ones left out: it knows no silence."""
-    found = extract(classifier, _windows(classifier, clip, window, hop), cache=cache)
-    audible = np.asarray(found.level) >= SILENT_DB
-    starts = np.array([float(name) for name in found.ids])
-    return HeardWindows(
-        classifier.config.labels,
-        starts[audible],
-        softmax(np.asarray(found.logits)[audible]),
-    )
+) -> HeardWindows:  # fmt: skip
+    """Run the classifier over windows of a clip, silent ones left out: it knows no silence.
 
-
-def _windows(
-    classifier: Classifier, clip: ScoredClip, window: float, hop: float
-) -> Iterator[WaveClip]:
-    """Windows of equal length, named by where they begin; the last one ends with the clip."""
+    Windows are of equal length, and the last one ends with the clip.
+    """
     rate = classifier.config.mel.sample_rate
     wave = clip.wave(rate)
     size, step = round(window * rate), max(1, round(hop * rate))
     last = max(0, len(wave) - size)
-    for start in [*range(0, last, step), last]:
-        part = wave[start : start + size]
-        yield WaveClip(f"{start / rate:.4f}", np.pad(part, (0, size - len(part))), rate)
+    starts = [*range(0, last, step), last]
+    parts = (
+        wave_clip(str(start), fit_length(wave[start : start + size], size), rate)
+        for start in starts
+    )
+    found = extract(classifier, parts, cache=cache)
+    audible = found.level >= SILENT_DB
+    likely = softmax(found.logits[audible])
+    return HeardWindows(classifier.config.labels, np.array(starts)[audible] / rate, likely)
 
 
 def judge(heard: HeardWindows, task: TwoEvents, top: int) -> Verdict:
@@ -303,28 +289,24 @@ def _write_scenes(
 
     Mixing is cheap and a pure function of the seed, so only the files are kept.
     """
-    folder = make_folder(bench.out / "scenes")
+    folder, data = make_folder(bench.out / "scenes"), bench.data
+    rate = data.index.mel.sample_rate
     truth = []
     for number, task in enumerate(tasks):
-        scene = _scene(bench.data, task, settings, number)
+        config = SceneConfig(
+            seconds=settings.seconds, events=(2, 2), background=0, distance=0, repetition=0,
+            together=0.0 if task.ordered else 1.0,
+        )  # fmt: skip
+        labels = (task.first, task.second)
+        clips = [i for name in labels for i in clips_of_label(data, settings.split, name)]
+        mixer = SceneMixer(data, clips, config, sample_rate=rate)
+        scene = mixer.scene(item_rng(settings.seed, 0, number))
         first, second = (event.label for event in sorted(scene.events, key=lambda e: e.onset))
         truth.append(TwoEvents(task.id, scene.captions[0], task.join, first, second))
         path = folder / f"{task.id}.wav"
         if not path.exists():
-            write_audio(path, scene.wave, bench.data.index.mel.sample_rate)
+            write_audio(path, scene.wave, rate)
     return truth
-
-
-def _scene(data: PreparedData, task: TwoEvents, settings: FollowSettings, number: int) -> Scene:
-    config = SceneConfig(
-        seconds=settings.seconds, events=(2, 2), background=0, distance=0, repetition=0,
-        together=0.0 if task.ordered else 1.0,
-    )  # fmt: skip
-    clips = [
-        i for name in (task.first, task.second) for i in clips_of_label(data, settings.split, name)
-    ]
-    mixer = SceneMixer(data, clips, config, sample_rate=data.index.mel.sample_rate)
-    return mixer.scene(item_rng(settings.seed, 0, number))
 
 
 def _write_near_and_far(

@@ -94,13 +94,9 @@ class Key(Config):
 
 
 def build_test(
-    out: str | Path,
-    runs: Mapping[str, str | Path],
-    *,
-    texts: int = 15,
-    takes: int = 1,
-    seed: int = 0,
-) -> Path:
+    out: str | Path, runs: Mapping[str, str | Path], *,
+    texts: int = 15, takes: int = 1, seed: int = 0,
+) -> Path:  # fmt: skip
     """Write a test of systems from the folders of their evaluations; returns the page.
 
     texts: number drawn from those that all runs have. takes: sounds of each system per text.
@@ -141,13 +137,9 @@ def build_test(
         ],
     }
     page = render(
-        "listening.html",
-        styles=["listening.css"],
-        scripts=["listening.js"],
-        allow={"connect-src": "'self'"},
-        title="Listening test",
-        content=content,
-    )
+        "listening.html", styles=["listening.css"], scripts=["listening.js"],
+        allow={"connect-src": "'self'"}, title="Listening test", content=content,
+    )  # fmt: skip
     target = write_page(out / "index.html", page)
     stored = Key(test=test, loudness=LOUDNESS, clips=key)
     write_json(out / "key.json", stored.model_dump(mode="json"))
@@ -352,17 +344,17 @@ def krippendorff_alpha(values: np.ndarray) -> float | None:
     return float(1 - observed / expected)
 
 
-def crossed_interval(values: np.ndarray, texts: Sequence[str]) -> Interval | None:
+def crossed_interval(values: np.ndarray, texts: Sequence[str]) -> Interval:
     """Interval of the mean of ratings [listeners, sounds] when both are resampled.
 
     Ratings by one listener are alike, and so are those of one text; resampling single ratings
-    would claim more certainty than there is. None with a single listener and a single text.
+    would claim more certainty than there is. None, None with a single listener and a single text.
     """
     numbers = {text: at for at, text in enumerate(dict.fromkeys(texts))}
     place = np.array([numbers[text] for text in texts])
     listeners = len(values)
     if listeners < 2 and len(numbers) < 2:
-        return None
+        return None, None
     known = ~np.isnan(values)
     filled = np.where(known, values, 0.0)
     rng = np.random.default_rng(0)
@@ -374,7 +366,8 @@ def crossed_interval(values: np.ndarray, texts: Sequence[str]) -> Interval | Non
         heard = people @ known @ weights
         if heard:  # otherwise nobody rated what was drawn
             means.append(people @ filled @ weights / heard)
-    return Interval(*np.quantile(means, TAILS).tolist())
+    low, high = np.quantile(means, TAILS).tolist()
+    return low, high
 
 
 def report_markdown(report: dict[str, Any]) -> str:
@@ -404,19 +397,13 @@ def report_markdown(report: dict[str, Any]) -> str:
 
 def _grades(key: Key, listeners: Sequence[Ratings]) -> dict[str, np.ndarray]:
     """Ratings [listeners, sounds] of each scale and of their mean, NaN where there is none."""
-    grades = {
-        scale: np.array(
-            [
-                [
-                    getattr(listener.ratings[name], scale) if name in listener.ratings else np.nan
-                    for name in key.clips
-                ]
-                for listener in listeners
-            ],
-            dtype=np.float64,
-        )
-        for scale in SCALES
-    }
+    grades = {}
+    for scale in SCALES:
+        rows = [
+            [getattr(listener.ratings.get(name), scale, np.nan) for name in key.clips]
+            for listener in listeners
+        ]
+        grades[scale] = np.array(rows, dtype=np.float64)
     return grades | {MOS: np.mean(list(grades.values()), axis=0)}
 
 
@@ -424,7 +411,7 @@ def _figure(values: np.ndarray, texts: Sequence[str]) -> dict[str, Any]:
     rated = int((~np.isnan(values)).sum())
     if not rated:
         return {"mean": None, "low": None, "high": None, "ratings": 0}
-    low, high = crossed_interval(values, texts) or (None, None)
+    low, high = crossed_interval(values, texts)
     return {"mean": float(np.nanmean(values)), "low": low, "high": high, "ratings": rated}
 
 

@@ -13,7 +13,7 @@ from diffsound.evaluation.checks import SILENT_DB, band_edges
 if TYPE_CHECKING:
     from diffsound.generation.pipeline import TextToSound
 
-# What people loop: sounds that go on.
+# What people loop: lasting sounds.
 PROMPTS = (
     "heavy rain falls",
     "a car engine idles",
@@ -46,12 +46,9 @@ class Seam:
 
 
 def compare_loops(
-    pipeline: TextToSound,
-    prompts: Sequence[str],
-    seconds: float,
-    seed: int,
+    pipeline: TextToSound, prompts: Sequence[str], seconds: float, seed: int,
     progress: Callable[[str, int, int], None],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """The seams of each prompt's loop, and of the same sound without `loop`, which just ends."""
     rows = []
     for done, prompt in enumerate(prompts, 1):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +25,12 @@ TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 FID_RESAMPLES = 100
 # Each resample takes two eigendecompositions: an instant at 256 features, seconds at 2048.
 _WIDEST_FOR_INTERVAL = 512
-# The time for pairwise distances grows with the square of the clips; beyond this number, a random
-# subset stands for its set.
-MOST_CLIPS = 10_000
-# The kernel distance's interval keeps all kernels in memory (200 MB at this number).
+# The kernel distance's interval keeps all kernels in memory (200 MB at this number of clips).
 _MOST_FOR_INTERVAL = 3000
-_BLOCK = 1024  # clips per block of a distance matrix or of a covariance
+_BLOCK = 1024  # clips per block of a distance matrix
 NEAR, DENSE = 3, 5  # the neighbour that balls reach: precision, recall and realism; density
+
+Interval = tuple[float, float] | tuple[None, None]
 
 
 @dataclass(frozen=True)
@@ -54,65 +53,51 @@ class Score:
                 raise ValueError(f"{self.name} is not finite: {self}")
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return asdict(self)
 
 
-class Interval(NamedTuple):
-    low: float
-    high: float
-
-
-def bootstrap_mean(
-    values: np.ndarray,
-    *,
-    groups: Sequence[Hashable] | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval | None:
-    """Percentile interval of the mean of `values` [N].
+def mean_score(
+    name: str, values: np.ndarray | None, *, note: str = "", better: str = "higher",
+    groups: Sequence[Hashable] | None = None, resamples: int = RESAMPLES, seed: int = 0,
+) -> Score:  # fmt: skip
+    """The mean of `values` [N > 0] with its percentile interval; None: not available.
 
     groups: clips that belong together (several samples of one text) are drawn together, because
-    their scores are not independent. None when there is only one group to draw from.
+    their scores are not independent. A single group has no interval.
     """
+    if values is None:
+        return Score(name, None, better, note=note)
     values = np.asarray(values, dtype=np.float64)
-    keys = np.arange(len(values))
-    if groups is not None:
-        numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-        keys = np.array([numbers[group] for group in groups])
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups or ()))}
+    keys = np.array([numbers[group] for group in groups]) if groups else np.arange(len(values))
     sums, counts = np.bincount(keys, values), np.bincount(keys)
-    if len(sums) < 2 or resamples < 1:
-        return None
-    rng = np.random.default_rng(seed)
-    means = np.empty(resamples)
-    for at in range(resamples):
-        drawn = rng.integers(len(sums), size=len(sums))
-        means[at] = sums[drawn].sum() / counts[drawn].sum()
-    return Interval(*np.quantile(means, TAILS).tolist())
+    low = high = None
+    if len(sums) > 1 and resamples:
+        rng, means = np.random.default_rng(seed), np.empty(resamples)
+        for at in range(resamples):
+            drawn = rng.integers(len(sums), size=len(sums))
+            means[at] = sums[drawn].sum() / counts[drawn].sum()
+        low, high = np.quantile(means, TAILS).tolist()
+    return Score(name, float(values.mean()), better, low, high, note)
 
 
 def bootstrap_centred(
-    statistic: Callable[..., float],
-    value: float,
-    sizes: Sequence[int],
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval | None:
+    statistic: Callable[..., float], value: float, sizes: Sequence[int], resamples: int, seed: int
+) -> Interval:
     """Interval of a distance between sets: the spread of its resamples, centred on `value`.
 
     statistic: takes one index array for each set. A resampled set repeats clips, which makes
     distances systematically larger (the covariance loses rank). Resamples therefore show how much a
     distance varies but not where it lies, and their median is shifted to the value.
     """
-    if min(sizes) < 2 or resamples < 1:
-        return None
+    if min(sizes) < 2 or not resamples:
+        return None, None
     rng = np.random.default_rng(seed)
     found = np.array(
         [statistic(*(rng.integers(size, size=size) for size in sizes)) for _ in range(resamples)]
     )
     low, middle, high = np.quantile(found, [TAILS[0], 0.5, TAILS[1]]).tolist()
-    return Interval(value + low - middle, value + high - middle)
+    return value + low - middle, value + high - middle
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -122,44 +107,20 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def mean_score(
-    name: str, values: np.ndarray | None, *, note: str = "", better: str = "higher",
-    groups: Sequence[Hashable] | None = None, resamples: int = RESAMPLES, seed: int = 0,
-) -> Score:  # fmt: skip
-    """The mean of `values` [N > 0] with its bootstrap interval; None: not available."""
-    if values is None:
-        return Score(name, None, better, note=note)
-    values = np.asarray(values, dtype=np.float64)
-    interval = bootstrap_mean(values, groups=groups, resamples=resamples, seed=seed)
-    low, high = interval or (None, None)
-    return Score(name, float(values.mean()), better, low, high, note)
-
-
 @dataclass(frozen=True)
 class Moments:
-    """Of N features: mean [D] and unbiased covariance [D, D], float64."""
+    """Of features: mean [D] and unbiased covariance [D, D], float64."""
 
-    count: int
     mean: np.ndarray
     covariance: np.ndarray
 
 
 def moments(features: np.ndarray) -> Moments:
-    """Mean and covariance of features [N, D], chunk by chunk (they may lie in a mapped file)."""
-    count, width = features.shape
-    if count < 2:
-        raise InputError(f"a covariance needs at least 2 clips, not {count}")
-    mean = np.zeros(width)
-    for chunk in _chunks(features):
-        mean += chunk.sum(axis=0)
-    mean /= count
-    covariance = np.zeros((width, width))
-    for chunk in _chunks(features):
-        centred = chunk - mean
-        covariance += centred.T @ centred
-    covariance /= count - 1
-    _check_finite(covariance)
-    return Moments(count, mean, covariance)
+    """Mean and covariance of features [N, D]."""
+    if len(features) < 2:
+        raise InputError(f"a covariance needs at least 2 clips, not {len(features)}")
+    centre = _finite(np.asarray(np.mean(features, axis=0, dtype=np.float64)))
+    return Moments(centre, np.atleast_2d(np.cov(features, rowvar=False, dtype=np.float64)))
 
 
 def frechet_distance(real: Moments, fake: Moments) -> float:
@@ -173,11 +134,18 @@ def frechet_distance(real: Moments, fake: Moments) -> float:
             f"features of {len(real.mean)} and of {len(fake.mean)} numbers cannot be compared"
         )
     difference = real.mean - fake.mean
-    root = _root(real.covariance)
+    values, vectors = np.linalg.eigh(real.covariance)
+    root = (vectors * np.sqrt(_positive(values))) @ vectors.T
     product = root @ fake.covariance @ root
     shared = np.sqrt(_positive(np.linalg.eigvalsh((product + product.T) / 2))).sum()
     traces = np.trace(real.covariance) + np.trace(fake.covariance)
     return max(0.0, float(difference @ difference + traces - 2 * shared))
+
+
+def _positive(values: np.ndarray) -> np.ndarray:
+    """Eigenvalues with those that are rounding errors set to 0: their roots would not be small."""
+    smallest = values.max(initial=0.0) * len(values) * np.finfo(np.float64).eps
+    return np.where(values > smallest, values, 0.0)
 
 
 def clips_needed(width: int) -> int:
@@ -186,57 +154,52 @@ def clips_needed(width: int) -> int:
 
 
 def fid(
-    real: np.ndarray,
-    fake: np.ndarray,
-    *,
-    allow_few: bool = False,
-    resamples: int = FID_RESAMPLES,
-    seed: int = 0,
-) -> Score:
+    real: np.ndarray, fake: np.ndarray, *,
+    allow_few: bool = False, resamples: int = FID_RESAMPLES, seed: int = 0,
+) -> Score:  # fmt: skip
     """FID of features [N, D] and [M, D]; not available with too few clips, unless `allow_few`.
 
     allow_few: give the number anyway (the published protocol: 494 real clips for 2048 features);
     it is then comparable only with sets of the same sizes, and the note says so.
     """
-    needed, fewest = clips_needed(real.shape[1]), min(len(real), len(fake))
+    width = real.shape[1]
+    needed, fewest = clips_needed(width), min(len(real), len(fake))
     few = (
-        f"a {real.shape[1]}-wide feature needs at least {needed} clips in each set, there are "
+        f"a {width}-wide feature needs at least {needed} clips in each set, there are "
         f"{len(real)} real and {len(fake)} generated"
     )
     if fewest < 2 or (fewest < needed and not allow_few):
         note = f"{few}; use the kernel distance, which is unbiased"
         return Score("FID", None, "lower", note=note)
     value = frechet_distance(moments(real), moments(fake))
-    interval = None
-    if real.shape[1] <= _WIDEST_FOR_INTERVAL:
-        sizes = (len(real), len(fake))
-        interval = bootstrap_centred(
-            lambda i, j: frechet_distance(moments(real[i]), moments(fake[j])),
-            value, sizes, resamples=resamples, seed=seed,
-        )  # fmt: skip
-    low, high = (max(0.0, interval.low), interval.high) if interval else (None, None)
+    low, high = bootstrap_centred(
+        lambda i, j: frechet_distance(moments(real[i]), moments(fake[j])),
+        value, (len(real), len(fake)), resamples if width <= _WIDEST_FOR_INTERVAL else 0, seed,
+    )  # fmt: skip
     note = f"{few}: compare only with sets of these sizes" if fewest < needed else ""
-    return Score("FID", value, "lower", low, high, note)
+    return Score("FID", value, "lower", None if low is None else max(0.0, low), high, note)
 
 
 def inception_score(
     probabilities: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Score:
     """exp E KL(p(y|x) ‖ p(y)) of probabilities [N, classes]: between 1 and the classes."""
-    p = np.asarray(probabilities, dtype=np.float64)
+    p = _finite(np.asarray(probabilities, dtype=np.float64))
     if len(p) < 2:
         return Score("inception score", None, "higher", note=f"needs 2 clips, there is {len(p)}")
-    _check_finite(p)
     p = p / p.sum(axis=1, keepdims=True)
-    negative_entropy = _x_log_x(p).sum(axis=1)
+
+    def x_log_x(x: np.ndarray) -> np.ndarray:
+        return x * np.log(np.where(x > 0, x, 1.0))
+
+    negative_entropy = x_log_x(p).sum(axis=1)
 
     def of(index: np.ndarray) -> float:
-        return float(np.exp(negative_entropy[index].mean() - _x_log_x(p[index].mean(axis=0)).sum()))
+        return float(np.exp(negative_entropy[index].mean() - x_log_x(p[index].mean(axis=0)).sum()))
 
     value = of(np.arange(len(p)))
-    interval = bootstrap_centred(of, value, [len(p)], resamples=resamples, seed=seed)
-    low, high = (max(1.0, interval.low), interval.high) if interval else (None, None)
-    return Score("inception score", value, "higher", low, high)
+    low, high = bootstrap_centred(of, value, [len(p)], resamples, seed)
+    return Score("inception score", value, "higher", None if low is None else max(1.0, low), high)
 
 
 def kernel_distance(
@@ -246,58 +209,81 @@ def kernel_distance(
 
     Two samples of one distribution give a value around 0, of either sign.
     """
-    real, fake = _subset(real, seed), _subset(fake, seed)
+    real, fake = _finite(real), _finite(fake)
     if min(len(real), len(fake)) < 2:
         return Score("kernel distance", None, "lower", note="needs 2 clips in each set")
     between = _kernel_sum(real, fake) / (len(real) * len(fake))
     value = _mean_kernel_apart(real) + _mean_kernel_apart(fake) - 2 * between
-    interval = None
+    low: float | None
+    high: float | None
+    low = high = None
     if max(len(real), len(fake)) <= _MOST_FOR_INTERVAL and resamples:
-        interval = _kernel_interval(real, fake, value, resamples, seed)
-    low, high = interval or (None, None)
-    return Score("kernel distance", value, "lower", low, high, _subset_note(real, fake))
+        low, high = _kernel_interval(real, fake, value, resamples, seed)
+    return Score("kernel distance", value, "lower", low, high)
 
 
-def precision_recall(
+def _kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray((x.astype(np.float64) @ y.astype(np.float64).T / x.shape[1] + 1.0) ** 3)
+
+
+def _kernel_sum(x: np.ndarray, y: np.ndarray) -> float:
+    return float(sum(_kernel(x[at : at + _BLOCK], y).sum() for at in range(0, len(x), _BLOCK)))
+
+
+def _mean_kernel_apart(x: np.ndarray) -> float:
+    """Mean kernel of the pairs of different clips of one set."""
+    own = ((np.square(x, dtype=np.float64).sum(axis=1) / x.shape[1] + 1.0) ** 3).sum()
+    return float((_kernel_sum(x, x) - own) / (len(x) * (len(x) - 1)))
+
+
+def _kernel_interval(
+    real: np.ndarray, fake: np.ndarray, value: float, resamples: int, seed: int
+) -> Interval:
+    """Resamples as weights of the clips, so that a clip drawn twice is no pair with itself."""
+    among_real, among_fake, between = _kernel(real, real), _kernel(fake, fake), _kernel(real, fake)
+    np.fill_diagonal(among_real, 0.0)
+    np.fill_diagonal(among_fake, 0.0)
+
+    def apart(kernel: np.ndarray, weights: np.ndarray) -> float:
+        pairs = weights.sum() ** 2 - np.square(weights).sum()
+        return float(weights @ kernel @ weights / max(pairs, 1.0))
+
+    def of(i: np.ndarray, j: np.ndarray) -> float:
+        a = np.bincount(i, minlength=len(real)).astype(np.float64)
+        b = np.bincount(j, minlength=len(fake)).astype(np.float64)
+        mixed = float(a @ between @ b / (a.sum() * b.sum()))
+        return apart(among_real, a) + apart(among_fake, b) - 2 * mixed
+
+    return bootstrap_centred(of, value, (len(real), len(fake)), resamples, seed)
+
+
+def manifold_scores(
     real: np.ndarray, fake: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[Score, Score]:
-    """Share of generated clips within the real manifold, and of real within the generated one.
+) -> list[Score]:
+    """Precision, recall, density and coverage of features [N, D], [M, D].
 
-    A set's manifold is the union of balls around its clips that reach their k-th neighbour
-    (Kynkäänniemi et al. 2019, arXiv:1904.06991).
+    A set's manifold is the union of balls around its clips that reach their k-th neighbour.
+    Precision and recall: shares of generated clips within the real manifold, and of real ones
+    within the generated one (Kynkäänniemi et al. 2019, arXiv:1904.06991). Density and coverage: how
+    many real balls a generated clip lies in (over k; it may exceed 1), and the share of real balls
+    hit; robust to outliers among the generated clips (Naeem et al. 2020, arXiv:2002.09797).
     """
-    real, fake = _subset(real, seed), _subset(fake, seed)
-    inside = reached = None
-    few = _too_few(NEAR, real, fake)
-    if not few:
-        inside = _within(fake, real, _radii(real, NEAR))[0] > 0
-        reached = _within(real, fake, _radii(fake, NEAR))[0] > 0
-    note = few or _subset_note(real, fake)
-    return (
-        mean_score("precision", inside, note=note, resamples=resamples, seed=seed),
-        mean_score("recall", reached, note=note, resamples=resamples, seed=seed),
+    real, fake = _finite(real), _finite(fake)
+    found: dict[str, np.ndarray | None] = dict.fromkeys(
+        ("precision", "recall", "density", "coverage")
     )
-
-
-def density_coverage(
-    real: np.ndarray, fake: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[Score, Score]:
-    """How many real balls a generated clip lies in (over k), and the share of real balls hit.
-
-    Robust to outliers among the generated clips, unlike recall (Naeem et al. 2020,
-    arXiv:2002.09797). Density may exceed 1.
-    """
-    real, fake = _subset(real, seed), _subset(fake, seed)
-    density = coverage = None
-    few = _too_few(DENSE, real) or ("" if len(fake) else "there is no generated clip")
-    if not few:
-        balls, coverage = _within(fake, real, _radii(real, DENSE))
-        density = balls / DENSE
-    note = few or _subset_note(real, fake)
-    return (
-        mean_score("density", density, note=note, resamples=resamples, seed=seed),
-        mean_score("coverage", coverage, note=note, resamples=resamples, seed=seed),
-    )
+    near, dense = _too_few(NEAR, real, fake), _too_few(DENSE, real)
+    if not near:
+        found["precision"] = _within(fake, real, _radii(real, NEAR))[0] > 0
+        found["recall"] = _within(real, fake, _radii(fake, NEAR))[0] > 0
+    if not dense and len(fake):
+        balls, found["coverage"] = _within(fake, real, _radii(real, DENSE))
+        found["density"] = balls / DENSE
+    notes = [near, near, dense, dense]
+    return [
+        mean_score(name, values, note=note, resamples=resamples, seed=seed)
+        for (name, values), note in zip(found.items(), notes, strict=True)
+    ]
 
 
 def realism(real: np.ndarray, fake: np.ndarray) -> np.ndarray:
@@ -306,8 +292,7 @@ def realism(real: np.ndarray, fake: np.ndarray) -> np.ndarray:
     1 or more is within the real manifold (Kynkäänniemi et al., eq. 5); real clips whose balls are
     larger than the median are left out, as there, since one outlier's ball holds everything.
     """
-    few = _too_few(NEAR, real)
-    if few:
+    if few := _too_few(NEAR, real):
         raise InputError(few)
     radii = _radii(real, NEAR)
     kept = radii <= np.median(radii)
@@ -317,17 +302,10 @@ def realism(real: np.ndarray, fake: np.ndarray) -> np.ndarray:
     return np.minimum(best, 1e6)
 
 
-def nearest(
-    queries: np.ndarray, others: np.ndarray, *, itself: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Position int [N] and distance [N] of each query's nearest neighbour among `others`.
-
-    itself: queries and others are one set, and a clip is not its own neighbour.
-    """
+def nearest(queries: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Position int [N] and distance [N] of each query's nearest neighbour among `others`."""
     places, found = np.empty(len(queries), dtype=np.int64), np.empty(len(queries))
     for rows, distances in _distances(queries, others):
-        if itself:
-            distances[np.arange(len(distances)), np.arange(rows.start, rows.stop)] = np.inf
         places[rows] = distances.argmin(axis=1)
         found[rows] = distances.min(axis=1)
     return places, found
@@ -365,81 +343,13 @@ def _distances(first: np.ndarray, second: np.ndarray) -> Iterator[tuple[slice, n
         yield slice(at, at + len(block)), np.sqrt(np.maximum(found, 0.0))
 
 
-def _kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.asarray((x.astype(np.float64) @ y.astype(np.float64).T / x.shape[1] + 1.0) ** 3)
-
-
-def _kernel_sum(x: np.ndarray, y: np.ndarray) -> float:
-    return float(sum(_kernel(x[at : at + _BLOCK], y).sum() for at in range(0, len(x), _BLOCK)))
-
-
-def _mean_kernel_apart(x: np.ndarray) -> float:
-    """Mean kernel of the pairs of different clips of one set."""
-    own = ((np.square(x, dtype=np.float64).sum(axis=1) / x.shape[1] + 1.0) ** 3).sum()
-    return float((_kernel_sum(x, x) - own) / (len(x) * (len(x) - 1)))
-
-
-def _kernel_interval(
-    real: np.ndarray, fake: np.ndarray, value: float, resamples: int, seed: int
-) -> tuple[float, float] | None:
-    """Resamples as weights of the clips, so that a clip drawn twice is no pair with itself."""
-    among_real, among_fake, between = _kernel(real, real), _kernel(fake, fake), _kernel(real, fake)
-    np.fill_diagonal(among_real, 0.0)
-    np.fill_diagonal(among_fake, 0.0)
-
-    def apart(kernel: np.ndarray, weights: np.ndarray) -> float:
-        pairs = weights.sum() ** 2 - np.square(weights).sum()
-        return float(weights @ kernel @ weights / max(pairs, 1.0))
-
-    def of(i: np.ndarray, j: np.ndarray) -> float:
-        a = np.bincount(i, minlength=len(real)).astype(np.float64)
-        b = np.bincount(j, minlength=len(fake)).astype(np.float64)
-        mixed = float(a @ between @ b / (a.sum() * b.sum()))
-        return apart(among_real, a) + apart(among_fake, b) - 2 * mixed
-
-    return bootstrap_centred(of, value, (len(real), len(fake)), resamples=resamples, seed=seed)
-
-
-def _subset(features: np.ndarray, seed: int) -> np.ndarray:
-    if len(features) > MOST_CLIPS:
-        rows = np.random.default_rng(seed).choice(len(features), MOST_CLIPS, replace=False)
-        features = features[np.sort(rows)]
-    _check_finite(features)
-    return np.asarray(features)
-
-
-def _subset_note(*sets: np.ndarray) -> str:
-    cut = any(len(features) == MOST_CLIPS for features in sets)
-    return f"on a random {MOST_CLIPS} clips of each larger set" if cut else ""
-
-
 def _too_few(neighbours: int, *sets: np.ndarray) -> str:
     fewest = min(len(features) for features in sets)
     needed = f"{neighbours} neighbours need more than {neighbours} clips, there are {fewest}"
     return "" if fewest > neighbours else needed
 
 
-def _check_finite(values: np.ndarray) -> None:
+def _finite(values: np.ndarray) -> np.ndarray:
     if not np.isfinite(values).all():
         raise InputError("some features are not finite; the classifier or a clip is broken")
-
-
-def _x_log_x(p: np.ndarray) -> np.ndarray:
-    return p * np.log(np.where(p > 0, p, 1.0))
-
-
-def _root(covariance: np.ndarray) -> np.ndarray:
-    """The symmetric square root of a positive semi-definite matrix."""
-    values, vectors = np.linalg.eigh(covariance)
-    return (vectors * np.sqrt(_positive(values))) @ vectors.T
-
-
-def _positive(values: np.ndarray) -> np.ndarray:
-    """Eigenvalues with those that are rounding errors set to 0: their roots would not be small."""
-    smallest = values.max(initial=0.0) * len(values) * np.finfo(np.float64).eps
-    return np.where(values > smallest, values, 0.0)
-
-
-def _chunks(features: np.ndarray) -> Iterator[np.ndarray]:
-    for at in range(0, len(features), _BLOCK):
-        yield np.asarray(features[at : at + _BLOCK], dtype=np.float64)
+    return np.asarray(values)

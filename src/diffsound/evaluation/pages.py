@@ -21,7 +21,7 @@ from diffsound.audio.io import encode_audio, read_audio
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.audio.spectrogram import spectrogram_image
 from diffsound.errors import InputError, MissingExtraError
-from diffsound.evaluation.sets import Example, common_texts, read_examples
+from diffsound.evaluation.sets import common_texts, read_examples
 from diffsound.files import atomic_write
 from diffsound.generation.jobs import unfinished_mel
 from diffsound.generation.pipeline import TextToSound
@@ -86,15 +86,9 @@ def figure_of_runs(
 
 
 def denoising(
-    path: str | Path,
-    pipeline: TextToSound,
-    prompt: str,
-    *,
-    frames: int = 8,
-    seed: int = 0,
-    duration: float | None = None,
-    **sampling: Any,
-) -> Path:
+    path: str | Path, pipeline: TextToSound, prompt: str, *,
+    frames: int = 8, seed: int = 0, duration: float | None = None, **sampling: Any,
+) -> Path:  # fmt: skip
     """A sound as it forms: a GIF that plays the steps, or a PNG with them side by side.
 
     frames: number of steps shown, the last one included.
@@ -203,26 +197,19 @@ def audio_url(wave: np.ndarray, sample_rate: int, *, loudness: float | None = No
 def write_evaluation(out: Path, report: Mapping[str, Any]) -> Path:
     """Write OUT/report.html from the report of `evaluate run` and the sets beside it."""
     examples = read_examples(out)
-    captions = {example.id: example.caption for example in examples}
+    texts = {example.id: example.caption for example in examples}
     rows = {row: report["rows"][row]["scores"] for row in ROWS if row in report["rows"]}
     metrics = dict.fromkeys(name for scores in rows.values() for name in scores)
-    text = render(
-        "evaluation.html",
-        styles=_STYLES,
-        title=f"Evaluation of {report['title']}",
-        report=report,
-        names=ROWS,
-        notes=_notes(report["rows"]),
-        charts={
-            name: {row: scores[name] for row, scores in rows.items() if name in scores}
-            for name in metrics
-        },
-        examples=_examples(out, report, examples[:SHOWN]),
-        nearest=_nearest(out, report, captions),
-        extremes=_extremes(report["clips"]),
-        protocol=_protocol(report),
-    )
-    return write_page(out / PAGE, text)
+    charts = {
+        name: {row: scores[name] for row, scores in rows.items() if name in scores}
+        for name in metrics
+    }
+    return _write_report(
+        out, report, "evaluation.html", f"Evaluation of {report['title']}", names=ROWS,
+        charts=charts, examples=examples[:SHOWN], extremes=_EXTREMES,
+        captions={clip["id"]: texts[clip["of"]] for clip in report["clips"]},
+        guesses={clip["id"]: clip["label"] for clip in report["clips"]},
+    )  # fmt: skip
 
 
 def write_recognition(out: Path, report: Mapping[str, Any], pictures: Mapping[str, Path]) -> Path:
@@ -230,147 +217,35 @@ def write_recognition(out: Path, report: Mapping[str, Any], pictures: Mapping[st
 
     pictures: confusion matrices of the classifier ("own") and of an outside ear ("ear"), if any.
     """
-    clean = [
-        [ROWS[row], *(_number(found[key]) for key in CLEANLINESS)]
-        for row, found in report["cleanliness"].items()
-    ]
-    text = render(
-        "recognise.html",
-        styles=_STYLES,
-        title=f"Recognition of {report['title']}",
-        report=report,
-        names=ROWS,
-        confusion=data_url(pictures["own"].read_bytes(), "image/png"),
-        ear_confusion=data_url(pictures["ear"].read_bytes(), "image/png")
-        if "ear" in pictures
-        else "",
-        clean_head=["", *CLEANLINESS.values()],
-        clean=clean,
-        worst=[_worst_class(out, report, entry) for entry in report["classes"][:WORST]],
-        protocol=_protocol(report),
-    )
-    return write_page(out / PAGE, text)
+    confusion = {name: data_url(path.read_bytes(), "image/png") for name, path in pictures.items()}
+    return _write_report(
+        out, report, "recognise.html", f"Recognition of {report['title']}", names=ROWS,
+        confusion=confusion, cleanliness=CLEANLINESS, worst=WORST, takes=WORST_TAKES,
+    )  # fmt: skip
 
 
 def write_follow(out: Path, report: Mapping[str, Any]) -> Path:
     """Write OUT/report.html from the report of `evaluate follow` and the sounds beside it."""
+    title = f"How {report['title']} follows texts of two events"
+    return _write_report(out, report, "follow.html", title, names=FOLLOW_ROWS, shown=SHOWN)
+
+
+def _write_report(
+    out: Path, report: Mapping[str, Any], template: str, title: str, **values: Any
+) -> Path:
     config = MelConfig.model_validate(report["protocol"]["mel"])
-    examples = []
-    for task in report["tasks"][:SHOWN]:
-        heard = ", ".join(task["heard"][:6])
-        states = (
-            f"{task[of]} {'present' if task[f'{of}_present'] else 'missing'}"
-            for of in ("first", "second")
-        )
-        takes = [
-            _take(out / "generated" / f"{task['id']}.0.wav", config, f"generated · heard: {heard}"),
-            _take(out / "scenes" / f"{task['id']}.wav", config, "a true scene of the two"),
-        ]
-        examples.append({"title": f"“{task['text']}”", "small": ", ".join(states), "takes": takes})
-    text = render(
-        "follow.html",
-        styles=_STYLES,
-        title=f"How {report['title']} follows texts of two events",
-        report=report,
-        names=FOLLOW_ROWS,
-        examples=examples,
-        protocol=_protocol(report),
-    )
-    return write_page(out / PAGE, text)
 
+    def take(name: str, caption: str) -> dict[str, str]:
+        """The sound OUT/NAME.wav as spectrogram, player and caption; nothing if there is none."""
+        path = out / f"{name}.wav"
+        if not path.exists():
+            return {}
+        wave, buffer = read_audio(path, config.sample_rate), io.BytesIO()
+        picture = spectrogram_image(mel_of(wave, config), size=_PICTURE)
+        picture.save(buffer, format="PNG", optimize=True)
+        image, sound = data_url(buffer.getvalue(), "image/png"), audio_url(wave, config.sample_rate)
+        return {"picture": image, "sound": sound, "caption": caption}
 
-def _take(path: Path, config: MelConfig, caption: str) -> dict[str, str]:
-    """A sound in a file as spectrogram, player and caption."""
-    wave = read_audio(path, config.sample_rate)
-    buffer = io.BytesIO()
-    picture = spectrogram_image(mel_of(wave, config), size=_PICTURE)
-    picture.save(buffer, format="PNG", optimize=True)
-    return {
-        "picture": data_url(buffer.getvalue(), "image/png"),
-        "sound": audio_url(wave, config.sample_rate),
-        "caption": caption,
-    }
-
-
-def _examples(
-    out: Path, report: Mapping[str, Any], examples: Sequence[Example]
-) -> list[dict[str, Any]]:
-    """Each example's real, vocoder, codec and generated sound."""
-    config = MelConfig.model_validate(report["protocol"]["mel"])
-    guesses = {clip["id"]: clip["label"] for clip in report["clips"]}
-    shown = []
-    for example in examples:
-        takes = []
-        for row in ROWS:
-            name = f"{example.id}.0" if row == "generated" else example.id
-            told = f"{row} · heard as {guesses[name]}" if name in guesses else row
-            path = out / row / f"{name}.wav"
-            if path.exists():
-                takes.append(_take(path, config, told))
-        shown.append({"title": f"“{example.caption}”", "small": example.id, "takes": takes})
-    return shown
-
-
-def _nearest(
-    out: Path, report: Mapping[str, Any], captions: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """The generated sounds closest to training clips, each beside its clip: copies appear here."""
-    config = MelConfig.model_validate(report["protocol"]["mel"])
-    of = {clip["id"]: clip["of"] for clip in report["clips"]}
-    shown = []
-    for one in report["checks"].get("nearest", ()):
-        verdict = "the same recording" if one["same_recording"] else "another recording"
-        takes = [
-            _take(out / folder / f"{name}.wav", config, f"{folder}: {name}")
-            for folder, name in (("generated", one["id"]), ("training", one["nearest"]))
-        ]
-        small = f"distance {one['distance']:.3g}, {verdict}"
-        shown.append({"title": f"“{captions[of[one['id']]]}”", "small": small, "takes": takes})
-    return shown
-
-
-def _worst_class(out: Path, report: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    config = MelConfig.model_validate(report["protocol"]["mel"])
-    mine = [clip for clip in report["clips"] if clip["asked"] == entry["label"]][:WORST_TAKES]
-    takes = [_take(out / "real" / f"{entry['example']}.wav", config, "real")]
-    for clip in mine:
-        told = f"“{clip['prompt']}” · heard as {clip['heard']} ({clip['probability']:.0%})"
-        takes.append(_take(out / "generated" / f"{clip['id']}.wav", config, told))
-    heard = ", ".join(f"{name} {count}" for name, count in entry["heard_as"].items())
-    shares = f"top-1 {entry['generated']['top-1']:.0%} (real {entry['real']['top-1']:.0%})"
-    return {"title": entry["label"], "small": f"{shares}; heard as {heard}", "takes": takes}
-
-
-def _notes(rows: Mapping[str, Any]) -> list[str]:
-    """Every distinct note once: protocols, and why a metric is missing."""
-    return list(
-        dict.fromkeys(
-            f"{name}: {score['note']}"
-            for row in rows.values()
-            for name, score in row["scores"].items()
-            if score["note"]
-        )
-    )
-
-
-def _extremes(clips: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The generated clips farthest from and closest to their real ones, by KL."""
-    ranked = sorted(clips, key=lambda clip: -clip["kl"])
-    chosen = ranked[:_EXTREMES] + ranked[_EXTREMES:][-_EXTREMES:]
-    return [
-        [
-            clip["id"],
-            _number(clip["kl"]),
-            _number(clip["realism"]),
-            f"{clip['label']} ({clip['probability']:.0%})",
-        ]
-        for clip in chosen
-    ]
-
-
-def _protocol(report: Mapping[str, Any]) -> str:
-    return json.dumps(report["protocol"], indent=2, ensure_ascii=False)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+    protocol = json.dumps(report["protocol"], indent=2, ensure_ascii=False)
+    values |= {"title": title, "report": report, "take": take, "protocol": protocol}
+    return write_page(out / PAGE, render(template, styles=_STYLES, **values))

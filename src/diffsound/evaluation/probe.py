@@ -24,7 +24,13 @@ from diffsound.data.sources import SourceReport, open_source
 from diffsound.errors import DataError, DiffsoundError, InputError, MissingExtraError
 from diffsound.evaluation.checks import TOP, hits, label_counts
 from diffsound.evaluation.ears import OutsideEar, load_ear
-from diffsound.evaluation.features import DataClip, FeatureCache, FileClip, ScoredClip, content_key
+from diffsound.evaluation.features import (
+    FeatureCache,
+    ScoredClip,
+    clips_of_data,
+    content_key,
+    file_clip,
+)
 from diffsound.evaluation.metrics import Score, frechet_distance, mean_score, moments
 from diffsound.evaluation.sets import Progress
 
@@ -46,21 +52,16 @@ class Embeddings:
 
 
 def embed_clips(
-    ear: OutsideEar,
-    clips: Iterable[ScoredClip],
-    *,
-    cache: FeatureCache | None = None,
-    progress: Progress | None = None,
-    what: str = "ear",
-) -> Embeddings:
+    ear: OutsideEar, clips: Iterable[ScoredClip], *,
+    cache: FeatureCache | None = None, progress: Progress | None = None, what: str = "ear",
+) -> Embeddings:  # fmt: skip
     """Let an ear hear clips, each at its own rate; those that cannot be read are named."""
     clips = list(clips)
     vectors: dict[str, np.ndarray] = {}
     failed: dict[str, str] = {}
     for done, clip in enumerate(clips, 1):
         try:
-            rate = clip.rate
-            wave = clip.wave(rate)
+            wave, rate = clip.read()
         except DiffsoundError as error:
             failed[clip.id] = str(error)
         else:
@@ -108,14 +109,9 @@ def canonical(label: str) -> str:
 
 
 def read_real_clips(
-    source: str | Path,
-    ear: OutsideEar,
-    *,
-    fit: Sequence[str] = (),
-    reference: Sequence[str] = (),
-    cache: FeatureCache | None = None,
-    progress: Progress | None = None,
-) -> RealClips:
+    source: str | Path, ear: OutsideEar, *, fit: Sequence[str] = (), reference: Sequence[str] = (),
+    cache: FeatureCache | None = None, progress: Progress | None = None,
+) -> RealClips:  # fmt: skip
     """The real clips behind a probe; those with exactly one label.
 
     source: an .npz of embeddings by this ear (E [N, D], labels Y [N], folds F [N]), a folder made
@@ -167,14 +163,12 @@ def _read_npz(source: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _labelled(source: Path) -> tuple[list[ScoredClip], np.ndarray, np.ndarray]:
     """Clips with one label each, their labels and their splits."""
-    clips: list[ScoredClip]
     if (source / "index.json").is_file():
         data = PreparedData.open(source)
-        records = list(data.records)
-        clips = [DataClip(data, at) for at in range(len(records))]
+        records, clips = data.records, clips_of_data(data, range(len(data)))
     else:
         records = list(open_source(str(source)).records(SourceReport()))
-        clips = [FileClip(record.id, Path(record.audio.path)) for record in records]
+        clips = [file_clip(record.id, Path(record.audio.path)) for record in records]
     kept = [at for at, record in enumerate(records) if len(record.labels) == 1]
     labels = np.array([canonical(records[at].labels[0]) for at in kept], dtype=str)
     folds = np.array([records[at].split for at in kept], dtype=str)
@@ -229,12 +223,9 @@ class Probe:
         return np.array([known.get(canonical(name), -1) for name in names], dtype=int)
 
     def figures(
-        self,
-        vectors: np.ndarray,
-        targets: np.ndarray,
-        reference: np.ndarray | None = None,
+        self, vectors: np.ndarray, targets: np.ndarray, reference: np.ndarray | None = None,
         seed: int = 0,
-    ) -> dict[str, Score]:
+    ) -> dict[str, Score]:  # fmt: skip
         """Top-1 and top-5 as shares of clips, and the Fréchet distance to real clips.
 
         vectors [N, D]; targets: their classes as places [N]; reference: [M, D], by default the
@@ -270,13 +261,13 @@ def principal_frechet(sounds: np.ndarray, reference: np.ndarray) -> float:
     return frechet_distance(moments(known), moments(given))
 
 
-def read_manifest(path: str | Path) -> tuple[list[FileClip], list[str]]:
+def read_manifest(path: str | Path) -> tuple[list[ScoredClip], list[str]]:
     """Clips and classes of a CSV file with the columns `file` (relative to it) and `class`."""
     path = Path(path)
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))
-        clips = [FileClip(str(at), path.parent / row["file"]) for at, row in enumerate(rows)]
+        clips = [file_clip(str(at), path.parent / row["file"]) for at, row in enumerate(rows)]
         classes = [canonical(row["class"]) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} must be a CSV file with the columns file and class") from error
@@ -286,14 +277,9 @@ def read_manifest(path: str | Path) -> tuple[list[FileClip], list[str]]:
 
 
 def hear_manifest(
-    manifest: str | Path,
-    plug: str | Path,
-    clips: str | Path,
-    *,
-    fit: Sequence[str] = (),
-    reference: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> dict[str, Any]:
+    manifest: str | Path, plug: str | Path, clips: str | Path, *,
+    fit: Sequence[str] = (), reference: Sequence[str] = (), progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Figures of the sounds that a manifest names, beside those of real clips; worst classes first.
 
     clips, fit, reference: of the probe, see `read_real_clips`.
@@ -309,17 +295,16 @@ def hear_manifest(
     if heard.failed:
         raise InputError(next(iter(heard.failed.values())))
     guesses = probe.scores(heard.vectors).argmax(axis=1)
-    entries: list[dict[str, Any]] = []
-    for place in np.unique(targets):
-        mine = guesses[targets == place]
-        entries.append(
-            {
-                "label": probe.labels[place],
-                "clips": len(mine),
-                "right": int((mine == place).sum()),
-                "heard_as": label_counts(probe.labels, mine),
-            }
-        )
+    entries: list[dict[str, Any]] = [
+        {
+            "label": probe.labels[place],
+            "clips": len(mine),
+            "right": int((mine == place).sum()),
+            "heard_as": label_counts(probe.labels, mine),
+        }
+        for place in np.unique(targets)
+        for mine in (guesses[targets == place],)
+    ]
     rows = {"real": probe.real_figures(), "given": probe.figures(heard.vectors, targets)}
     sizes = {"real": int(probe.real.reference.sum()), "given": len(sounds)}
     return {

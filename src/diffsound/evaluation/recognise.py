@@ -29,7 +29,6 @@ from diffsound.data.shards import PreparedData
 from diffsound.errors import ConfigError, DataError
 from diffsound.evaluation.checks import (
     TOP,
-    Columns,
     Facts,
     Named,
     Opinion,
@@ -113,18 +112,12 @@ class Asked:
 
 
 def recognise(
-    bundle: str | Path | None,
-    data: str | Path,
-    out: str | Path,
-    settings: RecogniseSettings | None = None,
-    *,
-    classifier: str | Path | None = None,
-    captioner: str | Path | None = None,
-    prompts: str | Path | None = None,
-    ear: EarSettings | None = None,
-    device: str = "cpu",
-    progress: Progress | None = None,
-) -> dict[str, Any]:
+    bundle: str | Path | None, data: str | Path, out: str | Path,
+    settings: RecogniseSettings | None = None, *,
+    classifier: str | Path | None = None, captioner: str | Path | None = None,
+    prompts: str | Path | None = None, ear: EarSettings | None = None,
+    device: str = "cpu", progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Generate, listen, write OUT/report.json, report.html, confusion-*.csv and confusion.png.
 
     captioner: a run that chooses among candidates; by default the bundle's. prompts: a YAML file
@@ -199,11 +192,9 @@ def recognise(
 
 
 def ask(
-    prompts: Mapping[str, Sequence[str]],
-    labels: Sequence[str],
-    data: PreparedData,
+    prompts: Mapping[str, Sequence[str]], labels: Sequence[str], data: PreparedData,
     settings: RecogniseSettings,
-) -> Asked:
+) -> Asked:  # fmt: skip
     """The classes with sentences, real clips and a place in the classifier; others are named."""
     real: dict[str, list[Example]] = {}
     for record in (data.records[i] for i in data.where(split=settings.split)):
@@ -267,36 +258,23 @@ def make_sets(
 
 
 def _own_opinion(
-    asked: Asked,
-    names: Mapping[str, Mapping[str, int]],
-    heard: Mapping[str, FeatureSet],
-    seed: int,
+    asked: Asked, names: Mapping[str, Mapping[str, int]], heard: Mapping[str, FeatureSet], seed: int
 ) -> Opinion:
     """By the classifier; shares are averaged over classes."""
-    targets = {
-        row: np.array([names[row][name] for name in found.ids], dtype=int)
-        for row, found in heard.items()
-    }
-    scores = {
-        row: {
-            f"top-{k}": balanced(
-                hits(found.logits, targets[row], k), targets[row], f"top-{k}", seed
-            )
-            for k in TOP
+    named, targets, scores = {}, {}, {}
+    for row, found in heard.items():
+        named[row] = Named(found.ids, found.features, found.logits)
+        targets[row] = of = np.array([names[row][name] for name in found.ids], dtype=int)
+        scores[row] = {
+            f"top-{k}": balanced(hits(found.logits, of, k), of, f"top-{k}", seed) for k in TOP
         }
-        for row, found in heard.items()
-    }
-    named = {row: Named(found.ids, found.features, found.logits) for row, found in heard.items()}
     return Opinion(asked.labels, asked.classes, named, targets, scores)
 
 
 def _ear_opinion(
-    asked: Asked,
-    names: Mapping[str, Mapping[str, int]],
-    heard: Mapping[str, Embeddings],
-    probe: Probe,
-    seed: int,
-) -> tuple[Opinion, list[str]]:
+    asked: Asked, names: Mapping[str, Mapping[str, int]], heard: Mapping[str, Embeddings],
+    probe: Probe, seed: int,
+) -> tuple[Opinion, list[str]]:  # fmt: skip
     """By an outside ear; shares are averaged over clips. Also the classes its probe lacks."""
     places = probe.places([asked.labels[at] for at in asked.classes])
     place = dict(zip(asked.classes, places.tolist(), strict=True))
@@ -349,23 +327,17 @@ def _clips(asked: Asked, found: FeatureSet) -> list[dict[str, Any]]:
 
 
 def _cleanliness(bench: Setup, names: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    measured = {row: _facts(bench, row, of) for row, of in names.items()}
+    rate, bundle = bench.pipeline.sample_rate, bench.pipeline.bundle
+    measured: dict[str, dict[str, list[Facts]]] = {row: {} for row in names}
+    for row, of in names.items():
+        for name, place in of.items():
+            wave = read_audio(bench.out / row / f"{name}.wav", rate)
+            facts = measure_clip(wave, rate, bundle.mel_front_end, bundle.codec.time_stride)
+            measured[row].setdefault(bench.judge.config.labels[place], []).append(facts)
     real = measured["real"]
     return {
         row: summarise(found, None if row == "real" else real) for row, found in measured.items()
     }
-
-
-def _facts(bench: Setup, row: str, of: Mapping[str, int]) -> dict[str, list[Facts]]:
-    rate, bundle = bench.pipeline.sample_rate, bench.pipeline.bundle
-    columns = Columns(bundle.mel_front_end, bundle.codec.time_stride)
-    found: dict[str, list[Facts]] = {}
-    for name, place in of.items():
-        wave = read_audio(bench.out / row / f"{name}.wav", rate)
-        found.setdefault(bench.judge.config.labels[place], []).append(
-            measure_clip(wave, rate, columns)
-        )
-    return found
 
 
 def read_prompts(path: str | Path | None = None) -> dict[str, list[str]]:

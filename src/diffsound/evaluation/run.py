@@ -11,7 +11,6 @@ interruption, run it again and it continues where it stopped.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from diffsound.config import Config
-from diffsound.data.duplicates import BANDS, CELLS, MOVEMENT, near_duplicates
+from diffsound.data.duplicates import MOVEMENT, movement_and_detail, near_duplicates
 from diffsound.errors import InputError
 from diffsound.evaluation.captions import COMPARED, METRICS, caption_comparison
 from diffsound.evaluation.checks import SILENT_DB
@@ -38,7 +37,6 @@ from diffsound.evaluation.sets import (
     REPORT,
     Example,
     Progress,
-    Setup,
     check_same,
     choose_examples,
     find_captioner,
@@ -94,17 +92,11 @@ class EvaluationSettings(Config):
 
 
 def evaluate(
-    bundle: str | Path | None,
-    data: str | Path,
-    out: str | Path,
-    settings: EvaluationSettings | None = None,
-    *,
-    classifier: str | Path | None = None,
-    captioner: str | Path | None = None,
-    corenlp: str | Path | None = None,
-    device: str = "cpu",
-    progress: Progress | None = None,
-) -> dict[str, Any]:
+    bundle: str | Path | None, data: str | Path, out: str | Path,
+    settings: EvaluationSettings | None = None, *, classifier: str | Path | None = None,
+    captioner: str | Path | None = None, corenlp: str | Path | None = None,
+    device: str = "cpu", progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Generate, score, write OUT/report.json and OUT/report.html; returns the report.
 
     classifier, captioner: runs; by default the bundle's, and without any captioner there are no
@@ -116,7 +108,9 @@ def evaluate(
     listener = find_captioner(bench.source, captioner)
     seconds = settings.seconds or bench.pipeline.bundle.config.defaults.duration
     examples, left_out = choose_examples(bench.data, settings.split, settings.clips, settings.seed)
-    check_same(bench.out, _fixed(bench, settings, seconds))
+    measuring = {"copies", "resamples", "allow_few", "caption_metrics"}  # change no sound
+    making = settings.model_dump(mode="json", exclude=measuring)
+    check_same(bench.out, making | {"seconds": seconds} | bench.fixed())
     write_examples(bench.out, examples)
     write_copies(bench, examples, seconds=seconds, progress=progress)
     speed = write_generated(
@@ -127,7 +121,13 @@ def evaluate(
     of = sample_names(examples, settings.samples)
     ids = {example.id: example.id for example in examples}
     sets = {"real": ids, "vocoder": ids, "codec": ids, "generated": of}
-    features, training = _features(bench, sets, settings, seconds)
+    known = bench.data.where(split="train")
+    training = None
+    with FeatureCache(bench.out / "features.sqlite") as cache:
+        features = extract_rows(bench.judge, bench.out, sets, seconds, cache)
+        if settings.copies and settings.split != "train" and known:
+            clips = clips_of_data(bench.data, known)
+            training = extract(bench.judge, clips, seconds=seconds, cache=cache)
     scores: dict[str, dict[str, Score]] = {row: {} for row in sets}
     for row in ("vocoder", "codec", "generated"):
         comparison = compare(
@@ -141,9 +141,7 @@ def evaluate(
             scores[row] |= caption_comparison(
                 listener, examples, clips, list(names.values()), jars, settings.caption_metrics
             )
-    found = check_set(
-        features["generated"], training, features["real"] if training is not None else None
-    )
+    found = check_set(features["generated"], training, features["real"])
     neighbours = dict.fromkeys(one["nearest"] for one in found.get("nearest", ()))
     write_real(
         bench.out / "training", bench.data, [Example(name, "", ()) for name in neighbours],
@@ -179,37 +177,12 @@ def evaluate(
     return report
 
 
-def _features(
-    bench: Setup,
-    sets: Mapping[str, Mapping[str, str]],
-    settings: EvaluationSettings,
-    seconds: float,
-) -> tuple[dict[str, FeatureSet], FeatureSet | None]:
-    """What the classifier makes of every row, and of the training clips if copies are searched."""
-    known = bench.data.where(split="train")
-    with FeatureCache(bench.out / "features.sqlite") as cache:
-        features = extract_rows(bench.judge, bench.out, sets, seconds, cache)
-        if not settings.copies or settings.split == "train" or not known:
-            return features, None
-        clips = clips_of_data(bench.data, known)
-        return features, extract(bench.judge, clips, seconds=seconds, cache=cache)
-
-
-def _fixed(bench: Setup, settings: EvaluationSettings, seconds: float) -> dict[str, Any]:
-    """What determines the sounds in the folder."""
-    made = settings.model_dump(
-        mode="json", exclude={"copies", "resamples", "allow_few", "caption_metrics"}
-    )
-    return made | {"seconds": seconds} | bench.fixed()
-
-
 def check_set(
-    generated: FeatureSet, training: FeatureSet | None, unseen: FeatureSet | None
+    generated: FeatureSet, training: FeatureSet | None, unseen: FeatureSet
 ) -> dict[str, Any]:
     """Silent clips, repeated clips and, when training clips are given, copies of them, as JSON.
 
-    unseen: real clips outside the training set; they define a normal distance to it. Without them
-    the training clips do, each against the others; these are closer, since some share a recording.
+    unseen: real clips outside the training set; they define a normal distance to it.
     """
     found: dict[str, Any] = {
         "clips": len(generated),
@@ -219,15 +192,14 @@ def check_set(
     }
     if training is None:
         return found
-    if any(clips.classifier != generated.classifier for clips in (training, unseen or training)):
+    if any(clips.classifier != generated.classifier for clips in (training, unseen)):
         raise InputError("the sets were measured by different classifiers; use one for all")
-    if len(training) < 2 or not len(generated) or (unseen is not None and not len(unseen)):
+    if len(training) < 2 or not len(generated) or not len(unseen):
         raise InputError("a search for copies needs generated clips and at least 2 training clips")
     # Distances in features, each divided by its deviation over the training clips.
     scale = 1.0 / np.maximum(np.asarray(training.features).std(axis=0), 1e-6)
     known = training.features * scale
-    others = known if unseen is None else unseen.features * scale
-    _, normal = nearest(others, known, itself=unseen is None)
+    _, normal = nearest(unseen.features * scale, known)
     threshold = float(np.quantile(normal, SUSPICIOUS))
     places, distances = nearest(generated.features * scale, known)
     same = _same_recording(generated, training)
@@ -275,26 +247,14 @@ def _duplicates(clips: FeatureSet) -> list[dict[str, Any]]:
 def _same_recording(generated: FeatureSet, training: FeatureSet) -> np.ndarray:
     """For each generated clip the training clip with its fingerprint, or -1: int [N]."""
     heard = np.asarray(generated.level) >= SILENT_DB
-    known = [_unit(values) for values in _fingerprints(training.sounds)]
+    known_movement, known_detail = movement_and_detail(training.sounds)
     found = np.full(len(generated), -1)
     for at in range(0, len(generated), _BLOCK):
         rows = slice(at, at + _BLOCK)
-        movement, detail = (_unit(values) for values in _fingerprints(generated.sounds[rows]))
-        moves, details = movement @ known[0].T, detail @ known[1].T
+        movement, detail = movement_and_detail(generated.sounds[rows])
+        moves, details = movement @ known_movement.T, detail @ known_detail.T
         likeness = np.where((moves > MOVEMENT) & (details > SAME_DETAIL), details, -1.0)
         best = likeness.argmax(axis=1)
         same = (likeness.max(axis=1) > 0) & heard[rows]
         found[rows] = np.where(same, best, -1)
     return found
-
-
-def _fingerprints(sounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Movement and detail (movement without what all bands share) of fingerprints [N, 256]."""
-    movement = np.asarray(sounds, dtype=np.float32)
-    grid = movement.reshape(len(movement), BANDS, CELLS)
-    detail = (grid - grid.mean(axis=1, keepdims=True)).reshape(len(movement), -1)
-    return movement, detail
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9))

@@ -15,7 +15,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import torch
 
 import diffsound
 from diffsound.audio.io import fit_length, read_audio, resample, write_audio
+from diffsound.data.prepare import batches
 from diffsound.data.shards import PreparedData
 from diffsound.errors import DataError, InputError
 from diffsound.files import make_folder, read_json, sha256, write_text
@@ -80,14 +81,9 @@ class Setup:
 
 
 def set_up(
-    bundle: str | Path | None,
-    data: str | Path,
-    out: str | Path,
-    *,
-    classifier: str | Path | None = None,
-    ranker: str | Path | None = None,
-    device: str = "cpu",
-) -> Setup:
+    bundle: str | Path | None, data: str | Path, out: str | Path, *,
+    classifier: str | Path | None = None, ranker: str | Path | None = None, device: str = "cpu",
+) -> Setup:  # fmt: skip
     """Load everything an evaluation needs and make its folder.
 
     classifier: a run; by default the bundle's. ranker: a captioner's run that chooses among
@@ -95,13 +91,10 @@ def set_up(
     """
     source = resolve(bundle)
     judge = load_classifier(judge_folder(source, classifier, "classifier"))
-    pipeline = TextToSound(
-        Bundle.from_pretrained(source),
-        device=device,
-        ranker=None
-        if ranker is None
-        else LikelihoodRanker(load_captioner(ranker).to(usable_device(device))),
-    )
+    given = None
+    if ranker is not None:
+        given = LikelihoodRanker(load_captioner(ranker).to(usable_device(device)))
+    pipeline = TextToSound(Bundle.from_pretrained(source), device=device, ranker=given)
     return Setup(source, pipeline, judge, PreparedData.open(data), make_folder(Path(out)))
 
 
@@ -117,12 +110,12 @@ def judge_folder(bundle: Path, given: str | Path | None, kind: str) -> Path:
 
 def find_captioner(bundle: Path, given: str | Path | None) -> Captioner | None:
     """The captioner given, or the bundle's, or None, which leaves caption scores out."""
-    if given is None:
-        try:
-            return load_captioner(judge_folder(bundle, None, "captioner"))
-        except InputError:
-            return None
-    return load_captioner(judge_folder(bundle, given, "captioner"))
+    try:
+        return load_captioner(judge_folder(bundle, given, "captioner"))
+    except InputError:
+        if given is not None:
+            raise
+        return None
 
 
 def versions() -> dict[str, str]:
@@ -230,14 +223,9 @@ def sample_seed(seed: int, clip_id: str, sample: int) -> int:
 
 
 def write_real(
-    folder: Path,
-    data: PreparedData,
-    examples: Sequence[Example],
-    *,
-    rate: int,
-    seconds: float,
-    progress: Progress | None = None,
-) -> None:
+    folder: Path, data: PreparedData, examples: Sequence[Example], *,
+    rate: int, seconds: float, progress: Progress | None = None,
+) -> None:  # fmt: skip
     """Write the real clips at a rate and length."""
     wanted = {example.id: folder / f"{example.id}.wav" for example in examples}
     for name, path in _missing(wanted, "real", progress):
@@ -267,16 +255,10 @@ def write_copies(
 
 
 def write_generated(
-    folder: Path,
-    pipeline: TextToSound,
-    examples: Sequence[Example],
-    *,
-    samples: int,
-    seconds: float,
-    seed: int,
-    sampling: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> float | None:
+    folder: Path, pipeline: TextToSound, examples: Sequence[Example], *,
+    samples: int, seconds: float, seed: int,
+    sampling: Mapping[str, Any] | None = None, progress: Progress | None = None,
+) -> float | None:  # fmt: skip
     """Generate sounds from the captions; returns the seconds per sound, None if never measured.
 
     The time covers everything but writing files, in batches of a few sounds, over all the calls
@@ -288,8 +270,12 @@ def write_generated(
         for n in range(samples)
     }
     wanted = {name: folder / f"{name}.wav" for name in jobs}
-    speed = _read_speed(folder)
-    for batch in _batches(_missing(wanted, "generated", progress), _BATCH):
+    try:
+        found = read_json(folder / _SPEED)
+        speed = {name: float(found[name]) for name in ("sounds", "seconds")}
+    except (OSError, ValueError, KeyError, TypeError):
+        speed = {"sounds": 0.0, "seconds": 0.0}
+    for batch in batches(_missing(wanted, "generated", progress), _BATCH):
         started = time.perf_counter()
         sounds = pipeline.run_jobs(
             [jobs[name] for name, _ in batch], duration=seconds, **(sampling or {})
@@ -303,17 +289,10 @@ def write_generated(
 
 
 def write_best(
-    folder: Path,
-    pipeline: TextToSound,
-    examples: Sequence[Example],
-    *,
-    candidates: int,
-    keep: int,
-    seconds: float,
-    seed: int,
-    sampling: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> None:
+    folder: Path, pipeline: TextToSound, examples: Sequence[Example], *,
+    candidates: int, keep: int, seconds: float, seed: int,
+    sampling: Mapping[str, Any] | None = None, progress: Progress | None = None,
+) -> None:  # fmt: skip
     """Write the candidates of each caption that the pipeline's ranker likes best, ID.0 first."""
     by_id = {example.id: example for example in examples}
     # The last file of a text is written last: if it exists, so do the others.
@@ -351,22 +330,3 @@ def _missing(
             done += 1
             if progress is not None:
                 progress(what, done, len(wanted))
-
-
-def _batches(items: Iterable[tuple[str, Path]], size: int) -> Iterator[list[tuple[str, Path]]]:
-    batch: list[tuple[str, Path]] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _read_speed(folder: Path) -> dict[str, float]:
-    try:
-        found = read_json(folder / _SPEED)
-        return {"sounds": float(found["sounds"]), "seconds": float(found["seconds"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"sounds": 0.0, "seconds": 0.0}

@@ -42,39 +42,12 @@ import yaml
 from diffsound.errors import DiffsoundError, InputError, MissingExtraError
 from diffsound.files import parse_json, sha256
 from diffsound.text import english
-from diffsound.text.ptb import PUNCTUATION, ptb_words
+from diffsound.text.ptb import ptb_words
 
 
 def java() -> str | None:
     """The Java program, if this machine has one."""
     return shutil.which("java")
-
-
-def tokenize_captions(captions: Sequence[str]) -> list[str]:
-    """Each caption as its words joined by spaces, as the scorers of pycocoevalcap take them.
-
-    By Stanford's program, the reference, if there is Java; else by our equivalent.
-    """
-    program = java()
-    if program is None:
-        return [" ".join(ptb_words(caption)) for caption in captions]
-    # pycocoevalcap's own wrapper writes into its installation folder, which may be read-only, and
-    # loses its place when a caption has a line break; the jar reads standard input as well.
-    jar = coco_folder() / "tokenizer" / "stanford-corenlp-3.4.1.jar"
-    command = [program, "-XX:TieredStopAtLevel=1", "-cp", str(jar)]
-    command += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
-    lines = "".join(" ".join(caption.split()) + "\n" for caption in captions)
-    done = subprocess.run(
-        [*command, "-encoding", "utf-8"], input=lines.encode(), capture_output=True, check=False
-    )
-    found = done.stdout.decode("utf-8", "replace").split("\n")
-    if done.returncode or len(found) <= len(captions):
-        problem = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
-        raise DiffsoundError(f"the Java tokenizer failed: {problem}; see java -version")
-    return [
-        " ".join(word for word in line.split() if word not in PUNCTUATION)
-        for line in found[: len(captions)]
-    ]
 
 
 def coco_folder() -> Path:
@@ -309,7 +282,7 @@ class _Reader:
             elif word in lists["helping"] and not self.open:
                 pass
             elif self._is_action(at):
-                self._act(_verb(word))
+                self._act(_lemma(lists["done"].get(word, word)))
             elif manner is not None and not self.open:
                 self._describe(manner)
             elif word in lists["quality"]:
@@ -357,8 +330,7 @@ class _Reader:
         self.found |= {(agent, lemma) for agent in self.agents if agent != lemma}
         self.action = self.last = lemma
         self.prep, self.joined = None, False
-        for quality in self.qualities:
-            self.found.add((lemma, quality))
+        self.found |= {(lemma, quality) for quality in self.qualities}
         self.qualities, self.open = [], False
 
     def _thing(self, at: int) -> int:
@@ -373,41 +345,33 @@ class _Reader:
             self.found |= {(head,), (before[-1], head)}
             head, before = before[-1], before[:-1]
         self.found.add((head,))
-        for quality in (*before, *self.qualities):
-            if quality != head:
-                self.found.add((head, quality))
+        self.found |= {(head, quality) for quality in (*before, *self.qualities) if quality != head}
         self.qualities, self.open = [], False
         self._place(head, self._is_next_action(end + 1))
         return end
 
     def _goes_on(self, at: int) -> bool:
-        word, lists = self.words[at], _lists()
-        if not self._is_noun(word) or word in lists["quality"]:
+        """Whether the word at `at` belongs to the row of nouns before it."""
+        word = self.words[at]
+        if not self._is_noun(word) or word in _lists()["quality"]:
             return False
-        others = self.agents if self.joined else []
-        held, self.agents = self.agents, [*others, self.words[at - 1]]
-        verb = self._is_action_after_noun(at)
-        self.agents = held
-        return not verb
+        return not self._is_action_after_noun(at)
 
     def _is_action_after_noun(self, at: int) -> bool:
-        held, self.open = self.open, False
+        """Whether the word at `at` is a verb, given that the one before it names who acts."""
+        others = self.agents if self.joined else []
+        held = self.agents, self.open
+        self.agents, self.open = [*others, self.words[at - 1]], False
         verb = self._is_action(at)
-        self.open = held
+        self.agents, self.open = held
         return verb
 
     def _is_next_action(self, at: int) -> bool:
         """Whether the words from `at` on begin with a verb of the thing just read."""
-        lists = _lists()
-        while at < len(self.words) and (
-            self.words[at] in lists["helping"] or _manner(self.words[at])
-        ):
+        helping = _lists()["helping"]
+        while at < len(self.words) and (self.words[at] in helping or _manner(self.words[at])):
             at += 1
-        others = self.agents if self.joined else []
-        held, self.agents = self.agents, [*others, self.words[at - 1]]
-        verb = at < len(self.words) and self._is_action_after_noun(at)
-        self.agents = held
-        return verb
+        return at < len(self.words) and self._is_action_after_noun(at)
 
     def _place(self, head: str, acts: bool) -> None:
         """Give the thing its part: of a preposition, of an action, or who acts next."""
@@ -430,13 +394,7 @@ class _Reader:
         self.prep, self.last, self.joined = None, head, False
 
     def _describe(self, quality: str) -> None:
-        target = self.action or self.last
-        if target is None:
+        if target := self.action or self.last:
+            self.found.add((target, quality))
+        else:
             self.qualities.append(quality)
-            return
-        self.found.add((target, quality))
-
-
-def _verb(word: str) -> str:
-    lists = _lists()
-    return _lemma(lists["done"].get(word, word))

@@ -29,7 +29,7 @@ from diffsound.decoder.config import DiffsoundConfig
 from diffsound.errors import ConfigError, DataError, InputError
 from diffsound.evaluation.captions import CaptionRanker, ClipSound, caption_comparison
 from diffsound.evaluation.compare import compare
-from diffsound.evaluation.features import FeatureCache, FileClip, clips_of, extract
+from diffsound.evaluation.features import FeatureCache, ScoredClip, clips_of, extract
 from diffsound.evaluation.metrics import RESAMPLES, Score, mean_score
 from diffsound.evaluation.paper_tables import PaperTable, Row, paper_table, write_table
 from diffsound.evaluation.sets import (
@@ -298,7 +298,7 @@ def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[
     return scores | seconds_per_sound(pipeline, texts, config.seconds, sampling)
 
 
-def _match(bench: _Bench, bundle: Bundle, clips: Sequence[FileClip]) -> Score:
+def _match(bench: _Bench, bundle: Bundle, clips: Sequence[ScoredClip]) -> Score:
     """How near the matcher finds the sounds to their texts."""
     assert bench.matcher is not None
     if bench.matcher.config.text_fingerprint != bundle.text_encoder.fingerprint:
@@ -320,12 +320,12 @@ def _match(bench: _Bench, bundle: Bundle, clips: Sequence[FileClip]) -> Score:
 
 
 def _kept(
-    bench: _Bench, pipeline: TextToSound, clips: Sequence[FileClip], keep: int
-) -> list[FileClip]:
+    bench: _Bench, pipeline: TextToSound, clips: Sequence[ScoredClip], keep: int
+) -> list[ScoredClip]:
     """The best candidates of each text (section VIII-D); clips come text by text."""
     count = max(1, round(keep * bench.samples / _CANDIDATES))
     ranker, rate = _ranker(bench, pipeline.bundle), pipeline.sample_rate
-    kept: list[FileClip] = []
+    kept: list[ScoredClip] = []
     for at, example in enumerate(bench.prompts):
         candidates = clips[at * bench.samples : (at + 1) * bench.samples]
         heard: list[Audible] = [ClipSound(clip.wave(rate), rate) for clip in candidates]

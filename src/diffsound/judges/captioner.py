@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,19 +28,6 @@ from diffsound.errors import DataError, InputError
 from diffsound.judges import load_exported
 from diffsound.judges.captioner_encoder import AudioEncoder, EncoderConfig, PatchConfig
 from diffsound.text.ptb import ptb_words
-
-
-class Decoding(Protocol):
-    """A model in the middle of sentences, one per row."""
-
-    def step(self, numbers: Tensor) -> Tensor:
-        """Take the next number of every row, int64 [N]; log-probabilities of the one after it,
-        [N, V], with -inf for what must not be said."""
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with these rows only, int64 [M], in this order; a row may be named many times."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -57,15 +44,9 @@ class Hypotheses:
 
 
 def beam_search(
-    model: Decoding,
-    batch: int,
-    *,
-    start: int,
-    end: int,
-    beams: int = 4,
-    longest: int = 30,
-    length_penalty: float = 0.7,
-) -> Hypotheses:
+    model: _Sentences, batch: int, *, start: int, end: int,
+    beams: int = 4, longest: int = 30, length_penalty: float = 0.7,
+) -> Hypotheses:  # fmt: skip
     """The best sentences of at most `longest` numbers, the end mark not counted.
 
     model: has `batch` rows, nothing said yet.
@@ -314,7 +295,7 @@ class Captioner(nn.Module):
 
 
 class _Sentences:
-    """Sentences on their way, with the keys and values of their words kept (a `Decoding`)."""
+    """Sentences on their way, one per row, with the keys and values of their words kept."""
 
     def __init__(self, captioner: Captioner, memory: Tensor) -> None:
         self.captioner = captioner
@@ -324,7 +305,8 @@ class _Sentences:
         self.device = memory.device
 
     def step(self, numbers: Tensor) -> Tensor:
-        """numbers [N] -> log-probabilities of the next word [N, V]."""
+        """The next number of every row, int64 [N], to log-probabilities of the one after it [N, V];
+        -inf for what must not be said."""
         captioner = self.captioner
         x = captioner.embedding(numbers.to(self.device)[:, None])
         x = x + captioner.positions.weight[self.length]
@@ -336,6 +318,7 @@ class _Sentences:
         return logits.log_softmax(-1)
 
     def keep(self, rows: Tensor) -> None:
+        """Continue with these rows only, int64 [M], in this order; a row may be named again."""
         rows = rows.to(self.device)
         self.heard = [(k[rows], v[rows]) for k, v in self.heard]
         self.past = [None if kv is None else (kv[0][rows], kv[1][rows]) for kv in self.past]

@@ -3,7 +3,7 @@
     classifier = load_classifier("runs/classifier")
     out = classifier(mel)                     # mel [B, n_mels, L]: features and logits
 
-It carries its mel front end's constants and its labels, and refuses mels of another front end.
+It carries its mel front end's constants and its labels.
 The backbone is melception or the small ResNet. Melception is InceptionV3 over a mel as a
 one-channel image without the two max-pools of its stem, as the paper says, so that higher layers
 keep the spectrogram's resolution; those inside the two reduction blocks stay. The rest is Szegedy
@@ -21,8 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig
-from diffsound.config import Config, Weight
-from diffsound.errors import InputError
+from diffsound.config import Config
 from diffsound.judges import load_exported
 from diffsound.judges.resnet import ResNet, ResNetConfig, Standardised
 from diffsound.weights import fingerprint
@@ -34,12 +33,12 @@ SMALLEST_SIDE = 23
 class MelceptionConfig(Config):
     """The paper's classifier, 21.8 M parameters before its head.
 
-    auxiliary: weight of the side head's loss in training; 0 builds none.
+    auxiliary: of a side head's loss; there is none any more, but exports name it.
     """
 
     kind: Literal["melception"] = "melception"
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    auxiliary: Weight = 0.0
+    auxiliary: float = Field(default=0.0, ge=0, le=0)
 
     @property
     def feature_dim(self) -> int:
@@ -75,33 +74,9 @@ class Melception(nn.Module):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward(self, mel: Tensor) -> Tensor:
-        """[B, n_mels, L] to [B, 2048, L']."""
-        return self.finish(self.middle_of(mel))
-
-    def middle_of(self, mel: Tensor) -> Tensor:
-        """[B, n_mels, L] to the 768 channels the side head reads, [B, 768, F'', L'']."""
         short = max(0, SMALLEST_SIDE - mel.shape[2])
         image = F.pad(mel[:, None], (0, short, 0, self.smallest_bands))
-        return self.middle(self.fine(self.stem(image)))
-
-    def finish(self, middle: Tensor) -> Tensor:
-        """[B, 768, F'', L''] to [B, 2048, L']."""
-        return self.coarse(middle).mean(dim=2)
-
-
-class SideHead(nn.Module):
-    """The auxiliary classifier on [B, 768, F'', L'']; any size is first pooled to 5 × 5."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.AdaptiveAvgPool2d(5), _conv(768, 128, 1), _conv(128, 768, 5), nn.Flatten()
-        )
-        self.head = nn.Linear(768, classes)
-
-    def forward(self, middle: Tensor) -> Tensor:
-        """[B, 768, F'', L''] to logits [B, classes]."""
-        return self.head(self.body(middle))
+        return self.coarse(self.middle(self.fine(self.stem(image)))).mean(dim=2)
 
 
 def _conv(
@@ -225,30 +200,27 @@ class ClassifierConfig(Config):
     """Everything needed to build and use a classifier.
 
     multi_label: several labels may hold at once (AudioSet): sigmoids instead of a softmax.
-    frame_window: features pooled around each moment by `maps` (odd).
     """
 
     mel: MelConfig = MelConfig()
     labels: tuple[str, ...] = Field(min_length=2, max_length=100_000)
     multi_label: bool = False
     backbone: BackboneConfig = ResNetConfig()
+    # Nothing reads it any more; exported classifiers name it, and it is part of their fingerprint.
     frame_window: int = Field(default=3, ge=1, le=1023)
 
     @model_validator(mode="after")
     def _check(self) -> ClassifierConfig:
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("a label is named twice in labels")
-        if self.frame_window % 2 == 0:
-            raise ValueError(f"frame_window must be odd, not {self.frame_window}")
         return self
 
 
 class ClassifierOutput(NamedTuple):
-    """features [B, D] before the last layer; logits [B, classes]; the side head's, if any."""
+    """features [B, D] before the last layer; logits [B, classes]."""
 
     features: Tensor
     logits: Tensor
-    side_logits: Tensor | None = None
 
 
 class Classifier(Standardised):
@@ -260,11 +232,9 @@ class Classifier(Standardised):
         backbone, classes, n_mels = config.backbone, len(config.labels), config.mel.n_mels
         self.backbone: Melception | ResNet
         self.embed: nn.Module
-        self.side: SideHead | None = None
         if isinstance(backbone, MelceptionConfig):
             self.backbone = Melception(backbone, n_mels)
             self.embed = nn.Identity()
-            self.side = SideHead(classes) if backbone.auxiliary else None
         else:
             self.backbone = ResNet(backbone, n_mels)
             self.embed = nn.Sequential(
@@ -284,59 +254,12 @@ class Classifier(Standardised):
 
     def forward(self, mel: Tensor) -> ClassifierOutput:
         """Mel [B, n_mels, L] to features [B, D] and logits [B, classes]."""
-        image = self.standardised(mel)
-        side = None
-        if self.side is not None and self.training and isinstance(self.backbone, Melception):
-            middle = self.backbone.middle_of(image)
-            side, sequence = self.side(middle), self.backbone.finish(middle)
-        else:
-            sequence = self.backbone(image)
-        features = self.embed(self._summary(sequence, None)[..., 0])
-        return ClassifierOutput(features, self.head(self.dropout(features)), side)
-
-    def maps(self, mel: Tensor) -> list[Tensor]:
-        """What a codec's perceptual loss compares: inner maps [B, C, …] of a mel, level by level.
-
-        The small network's last are the features [B, D, L'] behind its verdict on each moment.
-        """
-        image = self.standardised(mel)
-        if isinstance(self.backbone, Melception):
-            return [self.backbone.middle_of(image)]
-        maps = self.backbone.maps(image)
-        return [*maps, self._local_features(maps[-1])]
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits [B, classes, …] to probabilities: softmax over axis 1, sigmoids if multi-label."""
-        return logits.sigmoid() if self.config.multi_label else logits.softmax(dim=1)
-
-    def check_mel(self, mel: MelConfig) -> None:
-        """Refuse mels of another front end, naming what differs."""
-        own, other = self.config.mel.model_dump(), mel.model_dump()
-        differing = [f"{key} {own[key]} ≠ {other[key]}" for key in own if own[key] != other[key]]
-        if differing:
-            raise InputError(
-                f"this classifier was trained on another mel front end ({', '.join(differing)}); "
-                "score waves instead of mels, or train a classifier for these mels"
-            )
-
-    def _local_features(self, sequence: Tensor) -> Tensor:
-        """[B, C, L'] to features [B, D, L'], each of the window around a moment."""
-        local = self._summary(sequence, self.config.frame_window)
-        return self.embed(local.transpose(1, 2)).transpose(1, 2)
-
-    def _summary(self, sequence: Tensor, window: int | None) -> Tensor:
-        """[B, C, L'] to [B, C, 1] over all time, or [B, C, L'] over a window around each moment.
-
-        InceptionV3 takes the mean; the small network adds the maximum, which also catches a short
-        bark in a long silence.
-        """
-        if window is None:
-            mean, peak = sequence.mean(dim=2, keepdim=True), sequence.amax(dim=2, keepdim=True)
-        else:
-            half = window // 2
-            mean = F.avg_pool1d(sequence, window, 1, half, count_include_pad=False)
-            peak = F.max_pool1d(sequence, window, 1, half)
-        return mean if isinstance(self.backbone, Melception) else mean + peak
+        sequence = self.backbone(self.standardised(mel))
+        summary = sequence.mean(dim=2)
+        if isinstance(self.backbone, ResNet):  # the maximum also catches a bark in a long silence
+            summary = summary + sequence.amax(dim=2)
+        features = self.embed(summary)
+        return ClassifierOutput(features, self.head(self.dropout(features)))
 
 
 def load_classifier(folder: str | Path) -> Classifier:

@@ -98,23 +98,9 @@ class ResNet(nn.Module):
                 nn.init.zeros_(module.scale.weight)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """[B, n_mels, L] to [B, C, L']."""
-        return self._joined(self.blocks(self._stem(mel)))
-
-    def maps(self, mel: Tensor) -> list[Tensor]:
-        """What every level makes of a mel, [B, C, bands, frames] each, and the end [B, C, L']."""
-        maps = [self._stem(mel)]
-        for block in self.blocks:
-            maps.append(block(maps[-1]))
-        return [*maps, self._joined(maps[-1])]
-
-    def _stem(self, mel: Tensor) -> Tensor:
         # Channels last is a third faster in training on a CPU; the layers keep the order they get.
-        image: Tensor = self.stem(mel[:, None].to(memory_format=torch.channels_last))
-        return image
-
-    def _joined(self, image: Tensor) -> Tensor:
-        return F.relu(self.join(image)).squeeze(2)
+        image = self.stem(mel[:, None].to(memory_format=torch.channels_last))
+        return F.relu(self.join(self.blocks(image))).squeeze(2)
 
 
 class _Block(nn.Module):

@@ -1,17 +1,16 @@
 """Words of a caption as the published caption metrics count them: Penn Treebank tokens, lower
 case, punctuation left out.
 
-The reference is Stanford's tokenizer, a Java program (`evaluation/spice.py`); `ptb_words` gives the
-same words for the kind of text captions are, without Java.
+The reference is Stanford's tokenizer, a Java program; `ptb_words` gives the same words for the kind
+of text captions are, without Java.
 """
 
 from __future__ import annotations
 
 import re
 
-# What the published metrics leave out. Their list has "-LRB-" too, but the tokenizer writes
+# The published metrics leave out punctuation. Their list has "-LRB-" too, but the tokenizer writes
 # "-lrb-": brackets count as words, and scores are comparable only if that slip is kept.
-PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 _BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
 _SPELLED = str.maketrans({"’": "'", "‘": "`", "“": '"', "”": '"', "—": " -- ", "–": " -- "})
 _TWO_WORDS = {

@@ -63,7 +63,7 @@ class TrainConfig(Config):
     final_lr: Share = 0.02
     clip: PositiveFloat | None = 1.0
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = 0.999
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
     shard: bool = False
     checkpoint_steps: PositiveInt | None = None
@@ -144,4 +144,9 @@ FREE_ON_RESUME = frozenset(
 }  # fmt: skip
 
 # Settings that earlier versions had and this one has not, with the value that changes nothing.
-RETIRED = {"augment.speed_probability": 0.5, "augment.mix_snr_db": [0.0, 15.0]}
+RETIRED = {
+    "augment.speed_probability": 0.5,
+    "augment.mix_snr_db": [0.0, 15.0],
+    "frame_window": 3,
+    "codec_share": 1.0,
+}

@@ -1,4 +1,7 @@
-"""Low-rank adaptation (Hu et al. 2021): W + (α/r)·B·A with W frozen, merged at the end."""
+"""Training a token decoder, AR or Diffsound, on a codec's tokens and encoded texts.
+
+All of its weights learn, or only a low-rank update of them (`LoraConfig`).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from diffsound.text.features import CachedTextEncoder, TextEncoderConfig, TextFe
 from diffsound.text.mbtg import MaskedTextConfig
 from diffsound.training.assemble import load_codec, load_vocoder
 from diffsound.training.config import Share
-from diffsound.training.engine import shard
+from diffsound.training.engine import send_to_device, shard
 from diffsound.training.run_files import write_mel_pair, write_sound
 from diffsound.training.stage import Batch, Moment, Player, Process, Stage, Turn, clips_of, spread
 from diffsound.training.tokens import (
@@ -53,7 +56,10 @@ from diffsound.training.tokens import (
 
 
 class LoraConfig(Config):
-    """rank: r. alpha: how strongly the update counts, as α/r."""
+    """Low-rank adaptation (Hu et al. 2021): W + (α/r)·B·A with W frozen, merged at the end.
+
+    rank: r. alpha: how strongly the update counts, as α/r.
+    """
 
     rank: PositiveInt = 8
     alpha: PositiveFloat = 16.0
@@ -262,9 +268,6 @@ class DecoderStage(Stage):
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)
         self.empty = self.empty.to(device)
-        for module in (self.codec, self.vocoder):
-            if module is not None:
-                module.to(device)
 
     def ready(self) -> None:
         if self.config.codes == "codec" and self.config.init is None:
@@ -367,7 +370,4 @@ class DecoderStage(Stage):
 
     def _fixed_batches(self) -> Iterator[Batch]:
         for batch in self.held_out.batches(0):
-            yield {
-                key: value.to(self.device) if isinstance(value, Tensor) else value
-                for key, value in batch.items()
-            }
+            yield send_to_device(batch, self.device)

@@ -28,11 +28,11 @@ from diffsound.training.stage import Stage
 try:
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
-    from accelerate.utils import DistributedDataParallelKwargs, broadcast
+    from accelerate.utils import DistributedDataParallelKwargs, broadcast, send_to_device
 except ImportError:
     raise MissingExtraError("accelerate", "train") from None
 
-__all__ = ["Accelerator", "Ema", "Team", "broadcast", "make_accelerator", "shard"]
+__all__ = ["Accelerator", "Ema", "Team", "broadcast", "make_accelerator", "send_to_device", "shard"]
 
 _PRODUCT = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 
@@ -63,7 +63,7 @@ def make_accelerator(config: TrainConfig, run: Path | None = None) -> Accelerato
             project_dir=run,
             kwargs_handlers=[kwargs],
         )
-    except ValueError as error:  # fp16 without a GPU, bf16 on one that does not support it
+    except ValueError as error:  # bf16 on a GPU that does not support it
         raise ConfigError(f"train.precision={config.precision} is not possible: {error}") from error
 
 
@@ -92,7 +92,9 @@ class Team:
         self.ema = Ema(stage.product, config.ema_decay) if config.ema_decay else None
         self.sharded = config.shard and accelerator.num_processes > 1
         if self.sharded:
-            self._shard()
+            averaged = [] if self.ema is None else [self.ema.module]
+            for module in (*self.modules.values(), *averaged):
+                stage.shard(module, accelerator.device.type)
         if config.compile:
             stage.compile()
         scale = accelerator.num_processes * config.batch_size if config.lr_per_clip else 1
@@ -110,15 +112,6 @@ class Team:
             self.optimizers[name] = accelerator.prepare_optimizer(optimizer)
         stage.attach(self.prepared, accelerator.device)
 
-    def _shard(self) -> None:
-        if self.accelerator.scaler is not None:
-            raise ConfigError("train.shard works with precision fp32 or bf16, not fp16")
-        device = self.accelerator.device.type
-        for module in self.modules.values():
-            self.stage.shard(module, device)
-        if self.ema is not None:
-            self.stage.shard(self.ema.module, device)
-
     @property
     def averaged(self) -> nn.Module:
         """The product with averaged weights, or the product itself if none are kept."""
@@ -135,7 +128,7 @@ class Team:
                 group["lr"] = self.base_lr[name] * factor
         return factor * next(iter(self.base_lr.values()))
 
-    def move(self, player: str, loss: Tensor) -> tuple[Tensor, bool]:
+    def move(self, player: str) -> tuple[Tensor, bool]:
         """Clip a player's gradients and step its optimizer, unless something is not finite.
 
         Returns the gradients' norm and whether the player moved. Gradients are equal in all
@@ -145,10 +138,7 @@ class Team:
         parameters = self.modules[player].parameters()
         norm = accelerator.clip_grad_norm_(parameters, self.config.clip or math.inf)
         norm = whole(torch.as_tensor(norm).detach())
-        # Under fp16 an infinite norm means that the loss scaler is still finding its scale; it
-        # skips the step by itself.
-        scaling = accelerator.scaler is not None and bool(loss.isfinite())
-        moved = scaling or bool(norm.isfinite())
+        moved = bool(norm.isfinite())
         if moved:
             optimizer.step()
         optimizer.zero_grad()
@@ -225,16 +215,14 @@ class Ema:
         first steps instead of after 1 / (1 - decay) of them.
         """
         decay = min(self.decay, (1 + step) / (10 + step))
-        averaged: list[Tensor] = []
-        current: list[Tensor] = []
-        for kept, parameter in zip(self.module.parameters(), module.parameters(), strict=True):
-            if parameter.requires_grad:
-                averaged.append(kept)
-                current.append(parameter.detach())
-            else:
-                kept.copy_(parameter)
-        if averaged:
+        pairs = list(zip(self.module.parameters(), module.parameters(), strict=True))
+        learning = [(own, new.detach()) for own, new in pairs if new.requires_grad]
+        if learning:
+            averaged, current = zip(*learning, strict=True)
             torch._foreach_lerp_(averaged, current, 1.0 - decay)
+        for own, frozen in pairs:
+            if not frozen.requires_grad:
+                own.copy_(frozen)
         for own, buffer in zip(self.module.buffers(), module.buffers(), strict=True):
             own.copy_(buffer)
 
@@ -263,21 +251,16 @@ def shard(
 
 def whole(tensor: Tensor) -> Tensor:
     """A divided tensor as a whole, in every process (all must call); others as they are."""
-    return tensor.full_tensor() if _divided(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def divided_like(target: Any, value: Tensor) -> Tensor:
     """A whole tensor, divided as `target` is (all processes must call)."""
-    if not _divided(target):
+    if not hasattr(target, "full_tensor"):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    value = value.to(target.device)
-    return distribute_tensor(value, target.device_mesh, target.placements)
-
-
-def _divided(tensor: Any) -> bool:
-    return hasattr(tensor, "full_tensor")
+    return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
 
 
 def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ from diffsound.judges.classifier import (
     BackboneConfig,
     Classifier,
     ClassifierConfig,
-    MelceptionConfig,
     average_precision,
     top_k_accuracy,
 )
@@ -68,7 +67,6 @@ class ClassifierRun(RunConfig):
     mel: MelConfig = MelConfig()
     backbone: BackboneConfig = ResNetConfig()
     multi_label: bool = False
-    frame_window: PositiveInt = 3
     sources: tuple[str, ...] | None = None
     labels: tuple[str, ...] | None = None
     frames: int = Field(default=256, ge=MIN_FRAMES)
@@ -111,7 +109,6 @@ class ClassifierStage(Stage):
                 labels=self.labels,
                 multi_label=config.multi_label,
                 backbone=config.backbone,
-                frame_window=config.frame_window,
             )
         )
         self.classifier.standardise_by(*band_statistics(data, clips, self.front_end))
@@ -124,10 +121,6 @@ class ClassifierStage(Stage):
         sampler = FixedSampler(range(len(fixed)))
         self.held_out = EpochLoader(fixed, sampler, config.train.batch_size, drop_last=False)
 
-    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
-        super().attach(prepared, device)
-        self.front_end.to(device)
-
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         target = self._targets_of(batch)
         with torch.no_grad():
@@ -138,14 +131,8 @@ class ClassifierStage(Stage):
             mel = mask_mels(mel, self.config.mask, moment.generator, fill)
         made = self.prepared["classifier"](mel)
         loss = self._loss(made.logits, target)
-        logs: dict[str, Tensor | float] = {
-            "loss": loss,
-            "top1": (made.logits.argmax(1) == target.argmax(1)).float().mean(),
-        }
-        backbone = self.config.backbone
-        if made.side_logits is not None and isinstance(backbone, MelceptionConfig):
-            loss = loss + backbone.auxiliary * self._loss(made.side_logits, target)
-        yield Turn("classifier", loss, logs)
+        right = (made.logits.argmax(1) == target.argmax(1)).float().mean()
+        yield Turn("classifier", loss, {"loss": loss, "top1": right})
 
     def validate(self, module: nn.Module) -> dict[str, float]:
         """error: 1 - accuracy, or 1 - mean average precision if several labels may hold; loss."""
@@ -321,10 +308,6 @@ class CaptionerStage(Stage):
         length, size = (config.valid_frames - 1) * hop, config.train.batch_size
         self.held_out = FixedWaves(config, data, length, config.valid_clips, size)
         self.truth = {record.id: next(iter(captions_for(record)), "") for record in data.records}
-
-    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
-        super().attach(prepared, device)
-        self.front_end.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         config, generator = self.config, moment.generator

@@ -28,7 +28,7 @@ from torch import Tensor
 from diffsound.data.loaders import EpochLoader
 from diffsound.errors import DataError, DiffsoundError
 from diffsound.training.config import TrainConfig
-from diffsound.training.engine import Accelerator, Team, broadcast
+from diffsound.training.engine import Accelerator, Team, broadcast, send_to_device
 from diffsound.training.run_files import (
     Checkpoint,
     Meter,
@@ -98,16 +98,11 @@ class Span:
         return position.epoch + min(1.0, position.batch / self._sizes[position.epoch])
 
     def validation_due(self, position: Position, epochs_before: int) -> bool:
-        """Whether to validate after the step that ended at `position`.
-
-        epochs_before: whole epochs done before that step.
-        """
+        """Whether to validate; epochs_before: whole epochs done before the last step."""
         steps, every = self.config.validate_steps, self.config.validate_epochs
         if steps and position.step % steps == 0:
             return True
-        if not every:
-            return False
-        return int(self.epochs(position)) // every > epochs_before // every
+        return bool(every) and int(self.epochs(position)) // every > epochs_before // every
 
 
 def lr_factor(config: TrainConfig, step: int, progress: float) -> float:
@@ -167,37 +162,33 @@ class Trainer:
         self.position = Position()
         self.log: RunLog | None = None
         self.line = ProgressLine(stage.kind, None, 0, quiet=True)
+        self._saved_at, self._saved_step = time.monotonic(), -1
         self.team = Team(stage, config, accelerator)
         self.span = Span(config, stage.loader, accelerator)
 
     def fit(self, *, quiet: bool = False) -> Ending:
         """Train to the end or until told to stop; the run folder then holds a checkpoint."""
         self._resume()
-        self._complete_export()
-        main = self.accelerator.is_main_process
-        first = self.position.step
+        main, first = self.accelerator.is_main_process, self.position.step
         if main:
             self.log = RunLog(self.run, first, self.accelerator)
         self.line = ProgressLine(self.stage.kind, self.span.steps, first, quiet or not main)
         if first:
             self.line.say(f"resuming at step {first}")
-        self._saved_at = time.monotonic()
-        self._saved_step = first if first else -1
+            self._saved_step = first
         try:
             with self.line, StopSignals() as signals:
-                ending = self._loop(signals)
+                return self._loop(signals)
         finally:
             if self.log is not None:
                 self.log.close()
-        return ending
 
     def time_steps(self, warm_up: int, measured: int) -> float:
         """Measure the seconds per step by taking some; for estimates, nothing is kept."""
         batches = self._batches()
-        for _ in range(warm_up):
-            self._step(batches)
-        start = time.perf_counter()
-        for _ in range(measured):
+        for step in range(warm_up + measured):
+            if step == warm_up:
+                start = time.perf_counter()
             self._step(batches)
         return (time.perf_counter() - start) / measured
 
@@ -257,9 +248,8 @@ class Trainer:
         ids: list[str] = []
         finite = True
         for micro in range(config.accumulation):
-            batch = next(batches)
+            batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
             ids += batch.get("id", [])
-            batch = {key: self._to_device(value) for key, value in batch.items()}
             moment = Moment.at(
                 config.seed, position.step, position.epoch, micro, accelerator.process_index
             )
@@ -268,7 +258,7 @@ class Trainer:
                     logs.update({k: torch.as_tensor(v).detach() for k, v in turn.logs.items()})
                     accelerator.backward(turn.loss)
                     if accelerator.sync_gradients:
-                        norm, moved = self.team.move(turn.player, turn.loss)
+                        norm, moved = self.team.move(turn.player)
                         logs[f"grad_norm/{turn.player}"] = norm
                         finite &= moved
                     if not finite:
@@ -305,8 +295,7 @@ class Trainer:
         position, sharded = self.position, self.team.sharded
         metric = torch.full((), math.inf, device=self.accelerator.device)
         if self.accelerator.is_main_process or sharded:
-            module = self.team.averaged
-            module.eval()
+            module = self.team.averaged.eval()
             with torch.no_grad():
                 position.metrics = self.stage.validate(module)
                 if not sharded:
@@ -346,26 +335,25 @@ class Trainer:
 
         A full disk in the middle of a run costs this checkpoint, not the run.
         """
-        position = self.position
+        position, saved = self.position, True
         self._saved_at = time.monotonic()
         main = self.accelerator.is_main_process
         if main or self.team.sharded:
-            snapshot, exported = self._snapshot(), self.team.export_state()
+            snapshot = Checkpoint(self.team.tensors(), {"position": asdict(position)})
+            exported = self.team.export_state()
         if main:
-            best = position.best_step
             try:
                 save_checkpoint(self.run, position.step, snapshot)
                 if self._is_exported():
                     self._export(exported)
+                prune(self.run, self.config.keep_last, position.best_step)
             except OSError as error:
+                saved = False
                 problem = f"cannot save step {position.step} in {self.run}: {error.strerror}"
                 if last:
                     raise TrainingFailed(f"{problem}; the previous checkpoint is kept") from error
                 self.line.say(f"{problem}; training continues, the previous checkpoint is kept")
-            else:
-                self._saved_step = position.step
-                prune(self.run, self.config.keep_last, best)
-        else:
+        if saved:
             self._saved_step = position.step
         self.accelerator.wait_for_everyone()
 
@@ -380,29 +368,19 @@ class Trainer:
             self.run, stage.kind, stage.export_config(), state, step=now.step, metrics=now.metrics
         )
 
-    def _complete_export(self) -> None:
-        """Write the export that a kill right after its checkpoint prevented."""
-        main = self.accelerator.is_main_process
-        missing = main and self._is_exported() and export_step(self.run) != self.position.step
-        if self.position.step and self._anyone(missing):
-            state = self.team.export_state() if main or self.team.sharded else {}
-            if main:
-                self._export(state)
-
-    def _snapshot(self) -> Checkpoint:
-        scaler = self.accelerator.scaler
-        scale = scaler.state_dict() if scaler is not None else None
-        state = {"position": asdict(self.position), "scaler": scale}
-        return Checkpoint(self.team.tensors(), state)
-
     def _resume(self) -> None:
+        """Load the newest checkpoint; write the export if a kill prevented that."""
         found = load_newest(self.run)
         if found is None:
             return
         self.team.restore(found)
         self.position = Position(**found.state["position"])
-        if self.accelerator.scaler is not None and found.state["scaler"]:
-            self.accelerator.scaler.load_state_dict(found.state["scaler"])
+        main = self.accelerator.is_main_process
+        missing = main and self._is_exported() and export_step(self.run) != self.position.step
+        if self._anyone(missing):
+            state = self.team.export_state() if main or self.team.sharded else {}
+            if main:
+                self._export(state)
 
     def _batches(self) -> Iterator[Batch]:
         """Endless batches from the run's position on; the position moves with them."""
@@ -431,16 +409,11 @@ class Trainer:
             self.accelerator.set_trigger()
         return bool(self.accelerator.check_trigger())
 
-    def _to_device(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.to(self.accelerator.device, non_blocking=True)
-        return value
-
     def _report(self, meter: Meter) -> None:
-        values, seconds, steps = meter.read()
+        values, steps_per_s = meter.read()
         config, position = self.config, self.position
         clips = config.batch_size * config.accumulation * self.accelerator.num_processes
-        speed = clips * steps / seconds
+        speed = clips * steps_per_s
         done = self.span.done(position)
         left = position.seconds * (1.0 - done) / done if done else 0.0
         facts = {"epoch": position.epoch, "seconds": round(position.seconds, 1)}

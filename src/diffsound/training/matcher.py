@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
 import torch
@@ -131,10 +131,6 @@ class MatcherStage(Stage):
         self.texts = TextPool(parts) if config.further_texts else None
         self._check_sketches()
         self.matcher.standardise_by(*self._statistics())
-
-    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
-        super().attach(prepared, device)
-        self.codec.to(device)
 
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
         mel = self._mels(batch, self._rows(moment.generator))

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +214,10 @@ def start_tracker(accelerator: Accelerator, run: Path, resume_step: int) -> None
         purged = {tracker: {"purge_step": resume_step + 1}}
         accelerator.init_trackers(tracker, init_kwargs=purged)
         return
-    entry = _tracked(run).get(tracker)
+    try:
+        entry = read_json(run / TRACKER).get(tracker)
+    except (OSError, ValueError, AttributeError):
+        entry = None
     settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     options: dict[str, Any]
     if tracker == "wandb":
@@ -233,44 +237,31 @@ def start_tracker(accelerator: Accelerator, run: Path, resume_step: int) -> None
     write_text(run / TRACKER, json.dumps({tracker: entry}) + "\n")
 
 
-def _tracked(run: Path) -> dict[str, str]:
-    try:
-        return dict(read_json(run / TRACKER))
-    except (OSError, ValueError):
-        return {}
-
-
 class Meter:
     """Averages logged scalars over the steps since it was last read, and over processes."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
-        self._reset()
-
-    def _reset(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
-        self.steps = 0
-        self.since = time.monotonic()
+        self.logged: dict[str, list[Tensor]] = {}
+        self.steps, self.since = 0, time.monotonic()
 
     def add(self, logs: dict[str, Tensor]) -> None:
         self.steps += 1
         for name, value in logs.items():
             value = value.to(self.accelerator.device, torch.float32)
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
-            self.counts[name] = self.counts.get(name, 0) + 1
+            self.logged.setdefault(name, []).append(value)
 
-    def read(self) -> tuple[dict[str, float], float, int]:
-        """(means, seconds, steps) since the last reading."""
-        seconds, steps = max(time.monotonic() - self.since, 1e-9), self.steps
+    def read(self) -> tuple[dict[str, float], float]:
+        """The means and the steps per second since the last reading."""
+        speed = self.steps / max(time.monotonic() - self.since, 1e-9)
         values: dict[str, float] = {}
-        if self.sums:
-            means = torch.stack([total / self.counts[name] for name, total in self.sums.items()])
+        if self.logged:
+            means = torch.stack([torch.stack(of).mean() for of in self.logged.values()])
             if self.accelerator.num_processes > 1:
                 means = self.accelerator.reduce(means, "mean")
-            values = dict(zip(self.sums, means.tolist(), strict=True))
-        self._reset()
-        return values, seconds, steps
+            values = dict(zip(self.logged, means.tolist(), strict=True))
+        self.logged, self.steps, self.since = {}, 0, time.monotonic()
+        return values, speed
 
 
 class ProgressLine:
@@ -309,7 +300,7 @@ class ProgressLine:
     def report(self, step: int, values: Mapping[str, float], speed: float, left: float) -> None:
         """Show the figures of the last steps; speed in clips/s, left in seconds."""
         shown = "  ".join(f"{name} {value:.4g}" for name, value in list(values.items())[:6])
-        facts = f"{speed:.1f} clips/s  {_clock(left)} left  {shown}"
+        facts = f"{speed:.1f} clips/s  {timedelta(seconds=int(left))} left  {shown}"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, facts=facts)
         else:
@@ -383,9 +374,3 @@ def write_sound(path: Path, wave: Tensor, sample_rate: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = np.nan_to_num(wave.float().cpu().numpy(), nan=0.0, posinf=0.0, neginf=0.0)
     write_audio(path, samples, sample_rate, overwrite=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -155,10 +155,14 @@ class Stage(ABC):
         """Take the players as wrapped for many processes and mixed precision.
 
         A player learns through `self.prepared[name](…)`; the bare module in `self.players` is for
-        passes in which it does not learn.
+        passes in which it does not learn. Other networks of the stage (a front end, a frozen codec)
+        go to the device as they are.
         """
         self.prepared = dict(prepared)
         self.device = device
+        for part in vars(self).values():
+            if isinstance(part, nn.Module):
+                part.to(device)
 
     def ready(self) -> None:  # noqa: B027
         """Called when the first weights are in place, before training."""
@@ -235,7 +239,7 @@ def clips_of(data: PreparedData, config: DataConfig, split: str) -> list[int]:
 
 
 def _lot(clip: str, config: DataConfig) -> float:
-    """A number from 0 to 1 that a clip draws once and for all."""
+    """The clip's own number from 0 to 1; it depends on nothing but its id and the seed."""
     digest = hashlib.sha256(f"{config.subset_seed}/{clip}".encode()).digest()
     return int.from_bytes(digest[:8]) / 2**64
 
@@ -258,23 +262,14 @@ def spread(items: Sequence[int], count: int) -> list[int]:
 
 
 def train_loader(
-    run: RunConfig,
-    dataset: ClipDataset,
-    sampler: ItemSampler,
-    process: Process,
+    run: RunConfig, dataset: ClipDataset, sampler: ItemSampler, process: Process,
     bucket_by: Callable[[int], Hashable] | None = None,
-) -> EpochLoader:
+) -> EpochLoader:  # fmt: skip
     """The batches that this process of a run trains on."""
     return EpochLoader(
-        dataset,
-        sampler,
-        run.train.batch_size,
-        seed=run.train.seed,
-        rank=process.rank,
-        world=process.world,
-        workers=run.data.workers,
-        bucket_by=bucket_by,
-    )
+        dataset, sampler, run.train.batch_size, seed=run.train.seed, rank=process.rank,
+        world=process.world, workers=run.data.workers, bucket_by=bucket_by,
+    )  # fmt: skip
 
 
 def wave_sampler(run: RunConfig, dataset: WaveDataset) -> ItemSampler:
@@ -300,13 +295,9 @@ def balanced_sampler(
 
 
 def wave_loader(
-    run: RunConfig,
-    data: PreparedData,
-    samples: int,
-    augment: AugmentConfig,
-    process: Process,
+    run: RunConfig, data: PreparedData, samples: int, augment: AugmentConfig, process: Process,
     text: TextData | None = None,
-) -> EpochLoader:
+) -> EpochLoader:  # fmt: skip
     """Batches of random windows {"wave": [B, samples], "id", "label"} of the training clips.
 
     text: the clips' captions, if batches are to have "pooled" [B, text_dim] too.
@@ -320,14 +311,9 @@ class FixedWaves:
     """The beginnings of the validation clips, in order, the same at every call."""
 
     def __init__(
-        self,
-        run: RunConfig,
-        data: PreparedData,
-        samples: int,
-        clips: int,
-        batch_size: int,
+        self, run: RunConfig, data: PreparedData, samples: int, clips: int, batch_size: int,
         text: TextData | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         found = spread(clips_of(data, run.data, run.data.valid_split), clips)
         dataset = WaveDataset(data, found, samples, cache=run.data.cache, text=text)
         sampler = FixedSampler(range(len(dataset)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from diffsound.config import Config
 from diffsound.data.datasets import AugmentConfig
 from diffsound.data.shards import PreparedData
 from diffsound.training.assemble import load_codec_for
-from diffsound.training.config import RunConfig, Share
+from diffsound.training.config import RunConfig
 from diffsound.training.run_files import write_mel_pair, write_sound
 from diffsound.training.stage import (
     AdversarialSchedule,
@@ -68,8 +68,7 @@ class VocoderRun(RunConfig):
     """configs/…/vocoder.yaml.
 
     frames: length of the segments to train on (the paper's 8192 samples are 32 frames).
-    codec: a codec's run or a bundle; its reconstructions replace the real mels in codec_share of
-        the clips.
+    codec: a codec's run or a bundle; its reconstructions replace the real mels.
     codec_margin: frames the codec sees on either side of the segment.
     """
 
@@ -80,7 +79,6 @@ class VocoderRun(RunConfig):
     augment: AugmentConfig = AugmentConfig()
     loss: VocoderLoss = VocoderLoss()
     codec: str | None = None
-    codec_share: Share = 1.0
     codec_margin: NonNegativeInt = 24
     valid_clips: NonNegativeInt = 64
     valid_frames: PositiveInt = 216
@@ -116,13 +114,9 @@ class VocoderStage(Stage):
         self.vocoder = build_vocoder(config.vocoder, config.mel)
         self.players = {"vocoder": Player.of(self.vocoder, config.train)}
         self.adversarial = config.loss.adversarial
-        if self.adversarial is not None:
-            rival = self.adversarial
+        if (rival := self.adversarial) is not None:
             self.players["discriminator"] = Player(
-                Discriminators(rival),
-                rival.lr or config.train.lr,
-                rival.betas,
-                rival.weight_decay,
+                Discriminators(rival), rival.lr or config.train.lr, rival.betas, rival.weight_decay
             )
         self.codec = load_codec_for(config.codec, config.mel) if config.codec else None
         self.front_end = MelFrontEnd(config.mel, precise=False)
@@ -136,14 +130,8 @@ class VocoderStage(Stage):
             config, data, config.valid_frames * hop, config.valid_clips, config.train.batch_size
         )
 
-    def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
-        super().attach(prepared, device)
-        self.front_end.to(device)
-        if self.codec is not None:
-            self.codec.to(device)
-
     def turns(self, batch: Batch, moment: Moment) -> Iterator[Turn]:
-        heard, wave, mel = self._segment(batch["wave"], moment.generator)
+        heard, wave, mel = self._segment(batch["wave"])
         made = self.prepared["vocoder"](heard).float()
         weights = self.config.loss
         loss = made.new_zeros(())
@@ -172,14 +160,11 @@ class VocoderStage(Stage):
             yield Turn("discriminator", verdict, {"judge_loss": verdict})
 
     @torch.no_grad()
-    def _segment(self, wave: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    def _segment(self, wave: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The vocoder's input [B, n_mels, frames], the wave it should give, and its real mel."""
         frames, hop, margin = self.config.frames, self.config.mel.hop_length, self.margin
         mel = self.front_end(wave)
-        heard = mel
-        if self.codec is not None:
-            chosen = torch.rand(len(mel), generator=generator) < self.config.codec_share
-            heard = torch.where(chosen.to(mel.device)[:, None, None], self.codec(mel).mel, mel)
+        heard = mel if self.codec is None else self.codec(mel).mel
         middle = slice(margin, margin + frames)
         return heard[..., middle], wave[:, margin * hop : (margin + frames) * hop], mel[..., middle]
 
