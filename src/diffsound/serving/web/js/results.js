@@ -188,6 +188,6 @@ export class Results {
     byId("zip-all").addEventListener("click", () => this.#zip(this.entries, "diffsound-sounds.zip"));
     byId("export").addEventListener("click", async () => save(await exportLibrary(this.entries, nameOf), "diffsound-library.zip"));
     byId("clear").addEventListener("click", () => this.#clear());
-    for (const name of ["import", "import-first"]) byId(name).addEventListener("click", () => byId("import-file").click());
+    byId("import").addEventListener("click", () => byId("import-file").click());
   }
 }
