@@ -13,11 +13,13 @@ const composer = new Composer();
 const library = Library.open();
 let opening = null;
 
+// A browser does not ask twice for a module that failed.
+const load = () => import("./studio.js").catch(() => {
+  throw new Error("Part of this page did not arrive. Check that the server is running, then reload the page.");
+});
+
 function studio() {
-  opening ??= Promise.all([import("./studio.js"), asked, library]).then(
-    ([{ Studio }, server, kept]) => Studio.open(composer, server, kept),
-  );
-  opening.catch(() => { opening = null; }); // the next attempt asks again
+  opening ??= Promise.all([load(), asked, library]).then(([{ Studio }, server, kept]) => Studio.open(composer, server, kept));
   return opening;
 }
 
