@@ -25,7 +25,9 @@ export class Results {
     const group = this.#group(crypto.randomUUID?.() ?? String(Math.random()), title, note, Date.now());
     for (let i = 0; i < count; i += 1) {
       const short = `Take ${i + 1}`;
-      this.#insert(group, count > 1 ? new Card(`${title}, take ${i + 1}`, short) : new Card(title), i);
+      const card = count > 1 ? new Card(`${title}, take ${i + 1}`, short) : new Card(title);
+      card.advance(0);
+      this.#insert(group, card, i);
     }
     this.#show();
     return group;
