@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffsound.cli import options
 from diffsound.config import parse_config
 from diffsound.errors import ConfigError, InputError
 
@@ -25,14 +26,13 @@ Bundles = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets others in.")]
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
 
 
 def command(
     bundle: Bundles = None,
     host: Host = "127.0.0.1",
     port: Port = 8765,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
     lanes: Annotated[
         int | None, typer.Option(help="Batches made in parallel; one per core on a CPU.")
     ] = None,
@@ -170,7 +170,7 @@ def ui(
     bundle: Bundles = None,
     host: Host = "127.0.0.1",
     port: Port = 8765,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Open the web page: type, press Enter, listen.
