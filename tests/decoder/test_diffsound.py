@@ -252,7 +252,7 @@ def test_dropout_is_off_while_generating(make_text: Any, make_generators: Any) -
     ("settings", "message"),
     [
         (SamplingSettings(num_inference_steps=11), "num_inference_steps must be from 1 to 10"),
-        (SamplingSettings(stride=11), "stride must lie"),
+        (SamplingSettings(stride=11), "stride must be from 1 to 10"),
         (SamplingSettings(stride=2, num_inference_steps=2), "not both"),
         (SamplingSettings(guidance_scale=2.0), "needs a negative text"),
         (SamplingSettings(remask=0.2), "remask works with"),
