@@ -297,7 +297,7 @@ def test_bad_requests_are_refused_in_one_line(
         model.generate(text, GRID, seeds, known=Known(tokens + 8, keep))
     with pytest.raises(InputError, match="must be bool"):
         model.generate(text, GRID, seeds, known=Known(tokens, keep.long()))
-    with pytest.raises(InputError, match="start_step must lie"):
+    with pytest.raises(InputError, match="start_step must be from 1"):
         model.generate(text, GRID, seeds, known=Known(tokens, keep, 11))
 
 
