@@ -86,7 +86,7 @@ def test_every_format_at_studio_rate_in_stereo(format: str, depth: str, subtype:
 @pytest.mark.parametrize(
     ("format", "output", "message"),
     [
-        ("flac", {"bit_depth": "32f"}, "32 bits in .flac cannot be written; it takes 16, 24"),
+        ("flac", {"bit_depth": "32f"}, "a .flac file cannot hold 32 bits, only 16 or 24"),
         ("mp3", {"rate": 96000}, "MP3 has no sample rate of 96000 Hz"),
         ("wav", {"rate": 4000}, "rate must be a whole number from 8000 to 192000, not 4000"),
         ("wav", {"channels": 6}, "channels must be a whole number from 1 to 2, not 6"),

@@ -121,7 +121,7 @@ def test_rows_that_fail_are_listed_and_take_no_other_with_them(
     assert [failure.line for failure in report.failures] == [2, 3, 4, 5]
     listed = lines(tmp_path / "out" / "failures.jsonl")
     assert [failure["line"] for failure in listed] == [2, 3, 4, 5]
-    assert "steps must lie in 1..10" in listed[2]["error"]
+    assert "steps must be from 1 to 10" in listed[2]["error"]
     # Put right, the rest is made and the list of failures is gone.
     report = generate_batch(
         write(tmp_path, [rows[0], rows[5]]), tmp_path / "out", bundle=tiny_folder

@@ -27,7 +27,7 @@ def test_failures_end_in_exit_1_and_bad_files_in_exit_2(tmp_path: Path, tiny_fol
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stdout == "out: 2 sounds made\n"
-    assert done.stderr.startswith("failed: line 3: steps must lie")
+    assert done.stderr.startswith("failed: line 3: steps must be from 1 to")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "failures.jsonl", "manifest.jsonl", "sound-0-0.wav", "sound-1-1.wav",
     ]  # fmt: skip

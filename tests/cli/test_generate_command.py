@@ -89,8 +89,8 @@ def test_existing_files_are_refused_before_generation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--candidates", "2", "--keep", "3"), "--keep must be from 1 to the 2"),
-        (("--candidates", "2", "--keep", "0"), "--keep must be from 1 to the 2"),
+        (("--candidates", "2", "--keep", "3"), "--keep must be at most --candidates, 2"),
+        (("--candidates", "2", "--keep", "0"), "--keep must be a whole number from 1 to 100"),
         (("--candidates", "2", "--keep", "1"), "no captioner"),
         (("--captioner", "run"), "--captioner works only with --keep"),
         (("--candidates", "2", "--keep", "1", "--captioner", "run"), "run"),

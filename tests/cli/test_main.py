@@ -117,11 +117,16 @@ def test_bad_input_is_one_line_and_exit_2(
         (("rain", "--steps", "0"), "--steps must be a whole number"),
         (("rain", "--duration", "99"), "--duration must be a number from 0.5 to 30"),
         (("rain", "--candidates", "0"), "--candidates must be a whole number"),
-        (("rain", "--steps", "3", "--stride", "2"), "give --steps or stride, not both"),
+        (("rain", "--steps", "3", "--stride", "2"), "give --steps or --stride, not both"),
         (("rain", "-o", "x.wav", "--format", "mp3"), "-o x.wav contradicts --format mp3"),
         (("rain", "-o", "x.wav", "--output-dir", "d"), "--output-dir does not work with -o"),
         (("rain", "-o", "-", "--json"), "--json does not work with -o -"),
         (("rain", "-o", "-", "-n", "2"), "-o - takes one sound, not 2"),
+        (("rain", "-o", "."), ". is a folder; use --output-dir ."),
+        (("rain", "-n", "2", "--keep", "3"), "--keep must be at most --candidates, 2, not 3"),
+        (("rain", "--variations", "4", "-n", "2"), "--variations must be given without --cand"),
+        (("rain", "--variations", "4", "--loop"), "--variations must be given without --loop"),
+        (("bundel", "inspect"), "did you mean: diffsound bundle"),
         (
             ("edit", "extend", "x.wav", "rain", "--seconds", "1", "--best-of", "4"),
             "--best-of does not apply to an edit",
@@ -255,10 +260,48 @@ def test_unwritable_target(here: Here, tiny_folder: Path) -> None:
     assert errors.count("\n") == 1
 
 
-def test_unknown_option_is_exit_2(here: Here) -> None:
-    code, _, errors = here("rain", "--magic")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("rain --duratoin 3", "there is no option --duratoin; did you mean --duration?"),
+        ("rain --magic", "there is no option --magic (help: diffsound generate -h)"),
+        ("rain --seed", "option '--seed' requires an argument (help: diffsound"),
+        ("rain -n 1.5", "--candidates must be a whole number (help: "),
+        ("rain --guidance lots", "--guidance must be a number (help: "),
+        ("rain --duration 3s", "--duration: '3s' is neither a number of seconds nor auto"),
+        ("info", "missing argument 'file' (help: diffsound info -h)"),
+        ("info a b", "got unexpected extra argument"),
+        ("edit extend x.wav", "missing option '--seconds' (help: diffsound edit extend -h)"),
+        ("edit inpant x.wav", "no such command 'inpant'. Did you mean 'inpaint'?"),
+        ("data prepare x --out d --engine z", "--engine: 'z' is not one of 'processes'"),
+        ("serve --port abc", "--port must be a whole number"),
+        ("serve --port 99999", "--port must be less than or equal to 65535"),
+        ("serve --max-duration 0", "--max-duration must be greater than"),
+        ("ui --port -1", "--port must be greater than or equal to 0"),
+    ],
+)
+def test_wrong_words_are_one_line_that_names_the_option(
+    here: Here, arguments: str, message: str
+) -> None:
+    code, _, errors = here(*shlex.split(arguments))
     assert code == 2
-    assert "--magic" in errors
+    assert errors.startswith(f"error: {message}")
+    assert errors.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+def test_a_group_without_its_verb_lists_the_verbs(here: Here) -> None:
+    code, _, errors = here("edit")
+    assert code == 2
+    assert "Regenerate a region" in errors
+
+
+@pytest.mark.parametrize("arguments", [("",), ("rain", "-n", "0"), ("rain", "--keep", "2")])
+def test_a_wrong_request_is_refused_before_the_model_is_loaded(
+    here: Here, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextToSound, "from_pretrained", None)
+    assert here(*arguments)[0] == 2
 
 
 def test_bundle_verbs(here: Here, tiny_folder: Path) -> None:

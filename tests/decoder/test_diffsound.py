@@ -251,8 +251,8 @@ def test_dropout_is_off_while_generating(make_text: Any, make_generators: Any) -
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (SamplingSettings(num_inference_steps=11), r"num_inference_steps must lie in 1\.\.10"),
-        (SamplingSettings(stride=11), "stride must lie"),
+        (SamplingSettings(num_inference_steps=11), "num_inference_steps must be from 1 to 10"),
+        (SamplingSettings(stride=11), "stride must be from 1 to 10"),
         (SamplingSettings(stride=2, num_inference_steps=2), "not both"),
         (SamplingSettings(guidance_scale=2.0), "needs a negative text"),
         (SamplingSettings(remask=0.2), "remask works with"),
@@ -297,7 +297,7 @@ def test_bad_requests_are_refused_in_one_line(
         model.generate(text, GRID, seeds, known=Known(tokens + 8, keep))
     with pytest.raises(InputError, match="must be bool"):
         model.generate(text, GRID, seeds, known=Known(tokens, keep.long()))
-    with pytest.raises(InputError, match="start_step must lie"):
+    with pytest.raises(InputError, match="start_step must be from 1"):
         model.generate(text, GRID, seeds, known=Known(tokens, keep, 11))
 
 

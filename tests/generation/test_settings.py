@@ -111,7 +111,7 @@ def test_given_settings_replace_the_defaults() -> None:
 
 def test_keep_is_at_most_the_number_of_candidates() -> None:
     assert check(KeepSettings, {"num_candidates": 3, "keep": 3}).keep == 3
-    with pytest.raises(InputError, match="keep must be from 1 to the number of candidates, 2"):
+    with pytest.raises(InputError, match="keep must be at most num_candidates, 2"):
         check(KeepSettings, {"num_candidates": 2, "keep": 3})
     with pytest.raises(InputError, match="seed must be a whole number from 0 to 92233720368547758"):
         check(TakeSettings, {"seed": -1})

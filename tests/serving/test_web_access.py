@@ -7,16 +7,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from diffsound.serving.app import WEB
-from web_support import READY, OpenPage, drag, make, menu, selection, until
+from web_support import PATIENCE, READY, OpenPage, drag, make, menu, selection, until
 
 pytestmark = pytest.mark.browser
 
 SCHEMES = ("light", "dark")
 PHONE = {"width": 390, "height": 844}
 MOST_SCRIPT = 400_000  # bytes
+MOST_SCRIPT_AT_FIRST = 30_000  # without which the prompt does not work
 
 # Every visible text with its colours as they come out, layers of background under it mixed.
 COLOURS = r"""() => {
@@ -229,14 +230,56 @@ def test_less_motion_where_it_is_asked_for(visit: OpenPage) -> None:
     assert visit(reduced_motion="no-preference").evaluate(moving) > 0
 
 
-def test_scripts_are_light_and_all_asked_for_at_once(visit: OpenPage, server: str) -> None:
+def imported(script: Path) -> set[Path]:
+    """The modules that a module needs before it runs, and theirs."""
+    found = set()
+    for name in re.findall(r'^import (?:.* from )?"([^"]+)"', script.read_text("utf-8"), re.M):
+        module = (script.parent / name).resolve()
+        found |= {module, *imported(module)}
+    return found
+
+
+def test_scripts_are_light_and_those_of_the_first_second_are_asked_for_at_once(server: str) -> None:
     folders = (WEB / "js", WEB / "vendor" / "wavesurfer")
     scripts = [path for folder in folders for path in folder.glob("*.js")]
     scripts.remove(WEB / "js" / "docs.js")  # of the API's page
     assert sum(path.stat().st_size for path in scripts) <= MOST_SCRIPT
-    page = httpx.get(server).text
-    preloaded = set(re.findall(r'modulepreload" href="/static/([^"]+)"', page))
-    assert preloaded == {str(path.relative_to(WEB)) for path in scripts if path.name != "main.js"}
+    first = imported(WEB / "js" / "main.js")
+    assert sum(path.stat().st_size for path in first) <= MOST_SCRIPT_AT_FIRST
+    preloaded = re.findall(r'modulepreload" href="/static/([^"]+)"', httpx.get(server).text)
+    assert sorted(preloaded) == sorted(str(path.relative_to(WEB)) for path in first)
+
+
+def test_the_prompt_works_before_the_rest_of_the_page_is_there(
+    browser: Browser, server: str
+) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
+    held: list[Route] = []
+    page.route("**/studio.js", lambda route: held.append(route))  # does not arrive yet
+    page.goto(server)
+    page.wait_for_selector("html[data-ready]")
+    page.fill("#takes", "1")
+    page.fill("#prompt", "rain")
+    page.press("#prompt", "Enter")
+    assert page.locator(".card").count() == 0
+    (route,) = held
+    route.continue_()
+    expect(page.locator(READY)).to_have_count(1)
+    page.close()
+
+
+def test_a_page_that_arrived_in_part_says_so(browser: Browser, server: str) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.route("**/studio.js", lambda route: route.abort())
+    page.goto(server)
+    expect(page.locator("#problem")).to_contain_text("reload the page")
+    page.fill("#prompt", "rain")
+    expect(page.locator("#problem")).to_be_hidden()
+    page.press("#prompt", "Enter")
+    expect(page.locator("#problem")).to_contain_text("reload the page")
+    page.close()
 
 
 def test_the_policy_allows_no_inline_script_and_a_new_nonce_each_time(server: str) -> None:

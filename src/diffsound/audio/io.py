@@ -194,7 +194,7 @@ def check_encoding(format: str, bits: Bits, sample_rate: int) -> str:
     subtype = _SUBTYPES.get((format, bits))
     if subtype is None:
         taken = [str(depth) for name, depth in _SUBTYPES if name == format]
-        raise AudioError(f"{bits} bits in .{format} cannot be written; it takes {', '.join(taken)}")
+        raise AudioError(f"a .{format} file cannot hold {bits} bits, only {' or '.join(taken)}")
     if sample_rate not in _WRITABLE_RATES:
         raise AudioError(f"a sample rate of {sample_rate} Hz cannot be written; use 1000 to 192000")
     if format == "mp3" and sample_rate not in _MP3_RATES:

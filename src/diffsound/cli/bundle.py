@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from diffsound.cli import options
 from diffsound.cli.main import fail
+
+if TYPE_CHECKING:
+    from diffsound.model.bundle import Bundle
 
 HELP = """Build, inspect, verify and import models.
 
@@ -142,8 +145,7 @@ def build(
         half=half,
         overwrite=overwrite,
     )
-    counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
-    typer.echo(f"{out}: {counts} parameters")
+    _show_size(out, bundle)
 
 
 @app.command()
@@ -175,8 +177,7 @@ def export(
     require_onnx()
     source = resolve(bundle)
     if out is not None:
-        if (out / "config.json").exists():
-            fail(f"{out} already holds a bundle; choose another folder")
+        _check_free(out)
         copy_bundle(source, out)
         source = out
     written = export_onnx(Bundle.from_pretrained(source), source, int8=int8)
@@ -213,8 +214,7 @@ def import_(
 
     from diffsound.model.published import import_published
 
-    if (out / "config.json").exists():
-        fail(f"{out} already holds a bundle; choose another folder")
+    _check_free(out)
     bundle = import_published(
         decoder,
         codec=codec,
@@ -227,6 +227,15 @@ def import_(
         truncation=truncation,
     )
     bundle.save_pretrained(out, torch.float16 if half else torch.float32)
+    _show_size(out, bundle)
+
+
+def _check_free(out: Path) -> None:
+    if (out / "config.json").exists():
+        fail(f"{out} already holds a bundle; choose another folder")
+
+
+def _show_size(out: Path, bundle: Bundle) -> None:
     counts = ", ".join(f"{stage} {n / 1e6:.1f} M" for stage, n in bundle.parameters().items())
     typer.echo(f"{out}: {counts} parameters")
 

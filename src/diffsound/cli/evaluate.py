@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from diffsound.cli import options
+
 HELP = """Measure a model: metrics, recognition, tables, listening test.
 
 \b
@@ -33,7 +35,6 @@ Sampling = Annotated[
     typer.Option("--set", help="Sampling setting, e.g. --set num_inference_steps=10; repeatable."),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same clips and sounds.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, …")]
 EarPlug = Annotated[
     Path | None,
     typer.Option("--ear", help="Outside ear that listens as well: a .py, .onnx or .tflite file."),
@@ -78,7 +79,7 @@ def run(
     allow_few: Annotated[
         bool, typer.Option("--allow-few", help="Compute FID even with too few clips.")
     ] = False,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
 ) -> None:
     """Score a bundle's sounds, and what its codec and vocoder cost; writes JSON and HTML.
 
@@ -207,13 +208,12 @@ def steps(
     seed: Seed = 0,
 ) -> None:
     """Draw a sound as it forms, step by step."""
-    from diffsound.cli.options import given
     from diffsound.evaluation.pages import denoising
     from diffsound.generation.pipeline import TextToSound
 
     made = denoising(
         out, TextToSound.from_pretrained(bundle), prompt, frames=frames, seed=seed,
-        duration=duration, **given(num_inference_steps=num_inference_steps),
+        duration=duration, **options.given(num_inference_steps=num_inference_steps),
     )  # fmt: skip
     typer.echo(str(made))
 
@@ -247,7 +247,7 @@ def recognise(
     ear_reference: EarReference = "",
     seed: Seed = 0,
     set_: Sampling = None,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
 ) -> None:
     """Are the requested sounds recognised? Classifies generated and real clips, class by class.
 
@@ -349,7 +349,7 @@ def follow(
     ] = 3,
     seed: Seed = 0,
     set_: Sampling = None,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
 ) -> None:
     """Are two events, their order, number and distance audible? Compared with scenes and chance.
 
@@ -388,7 +388,7 @@ def loops(
     seconds: Annotated[float, typer.Option(help="Length of every loop.")] = 4.0,
     seed: Seed = 1,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures.")] = None,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
 ) -> None:
     """Is the seam of a loop heard? Steps there as a share of those elsewhere in the same sound.
 

@@ -45,19 +45,16 @@ def command(
       diffsound "rain, then a dog barks in the distance" --negative wind --stems --play
       echo "waves break on a beach" | diffsound --json
     """
-    if keep is not None and not 1 <= keep <= making.candidates:
-        raise InputError(
-            f"--keep must be from 1 to the {making.candidates} of --candidates, not {keep}"
-        )
+    candidates = making.candidates
+    takes = {"num_candidates": candidates, "keep": keep, "variations": variations}
+    check(KeepSettings, takes)
+    check_takes(candidates, keep, variations, loop=making.settings.get("loop"))
     if captioner is not None and keep is None:
         raise InputError("--captioner works only with --keep")
     if keep is not None and captioner is None:
         from diffsound.model.checks import check_ranks
 
         check_ranks(making.bundle)  # refused before anything is loaded
-    if variations is not None:
-        check(KeepSettings, {"variations": variations})
-        check_takes(making.candidates, keep, variations, loop=making.settings.get("loop"))
     prompt = _prompt(text)
 
     def draw(pipeline: TextToSound, **rest: Any) -> list[Sound]:

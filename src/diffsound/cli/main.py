@@ -9,9 +9,10 @@ import difflib
 import errno
 import importlib
 import os
+import re
 import shlex
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -20,6 +21,8 @@ from diffsound.errors import DiffsoundError, InputError
 USER_ERROR = 2
 FAILING_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 INTERRUPTED = 130
+# What is wrong with the words of a command; not exported by every version of Typer.
+UsageError: Any = typer.BadParameter.__base__
 
 # What each verb does, as the list of verbs shows it. A verb's module, cli/VERB.py, has
 # either `command`, a function, or `app`, a group of commands; it is imported when the verb is used.
@@ -151,11 +154,18 @@ def with_verb(arguments: list[str]) -> list[str]:
     return ["generate", *arguments] if piped else arguments
 
 
+def _is_swapped(word: str, verb: str) -> bool:
+    """Whether two neighbouring letters of a verb changed places: "bundel"."""
+    places = range(len(verb) - 1)
+    return any(word == verb[:i] + verb[i + 1] + verb[i] + verb[i + 2 :] for i in places)
+
+
 def _check_verb(word: str, arguments: list[str]) -> None:
     """Refuse a first word that looks like a verb but is none; it would be read as a prompt."""
     meant = LIKELY_VERBS.get(word)
     if meant is None and word not in COMMANDS:
-        close = difflib.get_close_matches(word, _PLAIN_VERBS, n=1, cutoff=0.85)
+        swapped = [verb for verb in COMMANDS if _is_swapped(word, verb)]
+        close = swapped or difflib.get_close_matches(word.lower(), _PLAIN_VERBS, 1, cutoff=0.85)
         meant = f"diffsound {close[0]}" if close else None
     if meant is not None:
         raise InputError(
@@ -174,7 +184,9 @@ def run(arguments: list[str] | None = None) -> NoReturn:
             app = build_app()
         else:
             app = build_app([verb]) if verb in COMMANDS else build_app(listed=True)
-        app(args=arguments, prog_name="diffsound", standalone_mode=True)
+        sys.exit(app(args=arguments, prog_name="diffsound", standalone_mode=False) or 0)
+    except UsageError as error:
+        _fail_usage(error)
     except InputError as error:
         from diffsound.cli.options import in_options
 
@@ -188,7 +200,25 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
-    sys.exit(0)
+
+
+def _fail_usage(error: Any) -> NoReturn:
+    """What Typer says in four lines, in one; a group without its verb shows the list of them."""
+    message = str(error.format_message())
+    if error.ctx is not None and message == error.ctx.get_help():
+        typer.echo(message, err=True)
+        sys.exit(USER_ERROR)
+    option = getattr(error, "option_name", None)
+    if option is not None and message.startswith("No such option"):
+        close = difflib.get_close_matches(option, error.possibilities or [], n=1, cutoff=0)
+        message = f"there is no option {option}" + (f"; did you mean {close[0]}?" if close else "")
+    # "Invalid value for '--candidates' / '-n': Input should be a valid integer, unable to …"
+    message = re.sub(r"^Invalid value for '([^']*)'[^:]*: (Value error, )?", r"\1: ", message)
+    message = re.sub(r": Input should be a valid (\w+).*", r" must be a \1", message)
+    message = message.replace("must be a integer", "must be a whole number")
+    message = message[0].lower() + message[1:].rstrip(".")
+    command = "diffsound" if error.ctx is None else error.ctx.command_path
+    fail(f"{message} (help: {command} -h)")
 
 
 def fail(message: str) -> NoReturn:

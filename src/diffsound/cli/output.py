@@ -22,9 +22,12 @@ from diffsound.generation.settings import (
     SHORT_SEEDS,
     GivenOutput,
     OutputSettings,
+    TakeSettings,
+    check,
     layer_paths,
     slug,
 )
+from diffsound.text import clean_prompt
 
 if TYPE_CHECKING:
     from diffsound.generation.sound import Sound
@@ -44,9 +47,11 @@ def make_sounds(
 ) -> None:
     """Draw sounds with `draw(pipeline, **options)`, write them, and play them if asked.
 
-    Targets that cannot be written or played are refused before the model is loaded.
+    Prompts, takes and targets that cannot be used are refused before the model is loaded.
     keep: number of candidates that `draw` returns; None is all. ranker: chooses them.
     """
+    clean_prompt(prompt)
+    check(TakeSettings, {"num_candidates": making.candidates, "seed": making.seed})
     target.check()
     delivery = making.delivery
     check_delivery(target.ending, delivery, loop=bool(making.settings.get("loop")))
@@ -162,8 +167,10 @@ class Target:
                 raise InputError("-o - writes audio, which a terminal cannot show; pipe it")
             return
         if self.ending not in FORMATS:
+            if self.output.is_dir():
+                raise InputError(f"{self.output} is a folder; use --output-dir {self.output}")
             raise InputError(
-                f"cannot tell the format of '{self.output.name}'; end it in .{', .'.join(FORMATS)}"
+                f"cannot write '{self.output.name}'; end its name in .{', .'.join(FORMATS)}"
             )
         if not self.output.parent.is_dir():
             raise AudioError(f"the folder {self.output.parent} does not exist")

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from diffsound.cli import options
+from diffsound.config import parse_config
+from diffsound.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from diffsound.serving.settings import ServerSettings
 
 API_KEYS_VARIABLE = "DIFFSOUND_API_KEYS"
 
@@ -18,14 +26,13 @@ Bundles = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets others in.")]
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
 
 
 def command(
     bundle: Bundles = None,
     host: Host = "127.0.0.1",
     port: Port = 8765,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
     lanes: Annotated[
         int | None, typer.Option(help="Batches made in parallel; one per core on a CPU.")
     ] = None,
@@ -86,12 +93,10 @@ def command(
       curl -d '{"prompt": "a dog barks"}' -H 'Content-Type: application/json' \\
            http://127.0.0.1:8765/v1/generate -o dog.wav
     """
-    from diffsound.config import parse_config
     from diffsound.serving.run import run
-    from diffsound.serving.settings import MEBIBYTE, ServerSettings
+    from diffsound.serving.settings import MEBIBYTE
 
-    settings = parse_config(
-        ServerSettings,
+    settings = _settings(
         {
             "bundles": tuple(bundle or ()),
             "device": device,
@@ -119,11 +124,40 @@ def command(
             "audit_log": audit_log,
             "shutdown_timeout": grace,
             "web_page": page,
-        },
-        source="serve",
+        }
     )
     # stderr is the log, which has the address too.
     run(settings, capture_stderr=True, on_ready=lambda url: typer.echo(f"serving on {url}"))
+
+
+# The options that are not called as the settings they set.
+_OPTIONS = {
+    "limits.duration": "max-duration",
+    "limits.candidates": "max-candidates",
+    "limits.work": "max-work",
+    "limits.upload_bytes": "max-upload",
+    "limits.connections": "max-connections",
+    "limits.connections_per_address": "max-per-address",
+    "limits.rate": "rate-limit",
+    "cors_origins": "cors-origin",
+    "hosts": "allow-host",
+    "shutdown_timeout": "grace",
+}
+
+
+def _settings(values: dict[str, Any]) -> ServerSettings:
+    """The server's settings; a wrong one is called by its option."""
+    from diffsound.serving.settings import ServerSettings
+
+    try:
+        return parse_config(ServerSettings, values, source="serve")
+    except ConfigError as error:
+        wrong = re.fullmatch(r"serve: '([a-z_.]+?)(?:\.\d+)?': input should be (.*)", str(error))
+        if wrong is None:
+            raise
+        key, wanted = wrong.groups()
+        option = _OPTIONS.get(key, key.removeprefix("limits.").replace("_", "-"))
+        raise InputError(f"--{option} must be {wanted}") from None
 
 
 def keys_of_environment() -> tuple[str, ...]:
@@ -136,7 +170,7 @@ def ui(
     bundle: Bundles = None,
     host: Host = "127.0.0.1",
     port: Port = 8765,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Open the web page: type, press Enter, listen.
@@ -148,9 +182,7 @@ def ui(
     """
     import logging
 
-    from diffsound.config import parse_config
     from diffsound.serving.run import run
-    from diffsound.serving.settings import ServerSettings
 
     def on_ready(url: str) -> None:
         typer.echo(f"open {url}  (Ctrl-C ends it)", err=True)
@@ -159,7 +191,8 @@ def ui(
 
             webbrowser.open(url)
 
-    values = {"bundles": tuple(bundle or ()), "host": host, "port": port, "device": device}
-    settings = parse_config(ServerSettings, values, source="ui")
+    settings = _settings(
+        {"bundles": tuple(bundle or ()), "host": host, "port": port, "device": device}
+    )
     # For one person at a page, only warnings and errors are worth a line.
     run(settings, extra="ui", log_level=logging.WARNING, on_ready=on_ready)

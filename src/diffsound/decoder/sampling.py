@@ -259,7 +259,7 @@ def check_sampling(config: DiffsoundConfig, request: TokenRequest) -> None:
         ("start_step", known.start_step if known else None),
     ):
         if value is not None and not 1 <= value <= steps:
-            raise InputError(f"{name} must lie in 1..{steps} for this model, not {value}")
+            raise InputError(f"{name} must be from 1 to {steps} for this model, not {value}")
     if settings.remask and settings.sampler != "confidence":
         raise InputError("remask works with the sampler 'confidence' only")
     if config.schedule.row_shares is not None and settings.sampler != "ancestral":

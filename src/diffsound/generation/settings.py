@@ -132,15 +132,16 @@ class KeepSettings(TakeSettings):
 
 
 def check_takes(
-    candidates: int, keep: int | None, variations: int | None, *, loop: bool | None = None
+    num_candidates: int, keep: int | None, variations: int | None, *, loop: bool | None = None
 ) -> None:
     """Refuse takes that contradict each other."""
-    if keep is not None and keep > candidates:
-        raise InputError(
-            f"keep must be from 1 to the number of candidates, {candidates}; not {keep}"
-        )
-    if variations is not None and (candidates > 1 or keep is not None or loop):
-        raise InputError("variations must be given without num_candidates, keep and loop")
+    if keep is not None and keep > num_candidates:
+        raise InputError(f"keep must be at most num_candidates, {num_candidates}, not {keep}")
+    if variations is None:
+        return
+    others = {"num_candidates": num_candidates > 1, "keep": keep is not None, "loop": loop}
+    for name in (name for name, given in others.items() if given):
+        raise InputError(f"variations must be given without {name}")
 
 
 class OutputSettings(Config):
@@ -227,11 +228,14 @@ def short_name(name: str) -> str:
 def renamed(message: str, name_of: Callable[[str], str]) -> str:
     """A message with other names for settings than Python's.
 
-    A name that is a plain word (`duration`) counts as a setting only at the start of a message.
+    A name that is a plain word (`duration`) counts as a setting only in "duration must", "without
+    duration" and "or duration, not both".
     """
     long = "|".join(name for name in _ALL if "_" in name)
     message = re.sub(rf"\b({long})\b", lambda found: name_of(found[0]), message)
-    return re.sub(rf"^({'|'.join(_ALL)})(?= must )", lambda found: name_of(found[0]), message)
+    name = f"({'|'.join(_ALL)})"
+    places = rf"^{name}(?= must )|(?<= without ){name}$|(?<= or ){name}(?=, not both)"
+    return re.sub(places, lambda found: name_of(found[0]), message)
 
 
 def optional(field: FieldInfo) -> tuple[Any, FieldInfo]:

@@ -52,6 +52,21 @@ export async function loadBundles() {
   }
 }
 
+const OPERATIONS = { generate: "/v1/jobs", inpaint: "/v1/jobs/inpaint", extend: "/v1/jobs/extend", vary: "/v1/jobs/vary" };
+
+// The fields that the server accepts, by operation, from its own description (OpenAPI): a recipe
+// carries every one of them. "files" are those of a download.
+export async function acceptedFields() {
+  const { paths, components } = await (await request("/openapi.json")).json();
+  const names = Object.fromEntries(Object.entries(OPERATIONS).map(([operation, path]) => {
+    const [{ schema }] = Object.values(paths[path].post.requestBody.content);
+    return [operation, Object.keys(components.schemas[schema.$ref.split("/").pop()].properties)];
+  }));
+  const { parameters } = paths["/v1/sounds/{name}"].get;
+  names.files = parameters.filter((one) => one.in === "query").map(({ name }) => name);
+  return (operation) => names[operation] ?? [];
+}
+
 export async function startJob(settings) {
   const response = await request("/v1/jobs", {
     method: "POST",

@@ -53,8 +53,8 @@ export class Composer extends EventTarget {
       // A setting that is the model's own stays unset: it is no change.
       if (field && (own || this.defaults[name] !== value)) field.value = value;
     }
-    press(byId("auto"), values.duration === "auto" && !byId("auto").hidden);
-    press(byId("loop"), values.loop === true && !byId("loop").hidden);
+    press(byId("auto"), values.duration === "auto");
+    press(byId("loop"), values.loop === true);
     this.#show();
   }
 
@@ -92,16 +92,13 @@ export class Composer extends EventTarget {
     byId("stop").hidden = !on;
   }
 
-  offer({ bundles, limits }, capabilities) {
+  offer(bundles, limits) {
     const [chosen] = bundles;
     const { defaults } = chosen;
     this.defaults = defaults;
     byId("duration").max = limits.duration;
     byId("duration").value = defaults.duration;
     byId("takes").max = limits.candidates;
-    byId("auto").hidden = !capabilities.autoDuration;
-    press(byId("auto"), capabilities.autoDuration);
-    byId("loop").hidden = !capabilities.loop;
     this.prompt.maxLength = limits.prompt_chars;
     const field = (name) => this.fields.elements.namedItem(name);
     for (const name of ["guidance_scale", "num_inference_steps", "temperature", "truncation", "best_of"]) {

@@ -10,8 +10,8 @@ function show(on) {
   byId("drop").hidden = !on;
 }
 
-// Calls onFile for each file that is dropped; a sound dragged out of the page does not come back in.
-export function acceptFiles(onFile) {
+// Calls onFiles with the files that are dropped; a sound dragged out of the page does not come back in.
+export function acceptFiles(onFiles) {
   addEventListener("dragenter", (event) => {
     if (!isFile(event)) return;
     depth += 1;
@@ -25,10 +25,10 @@ export function acceptFiles(onFile) {
   addEventListener("dragover", (event) => {
     if (isFile(event)) event.preventDefault();
   });
-  addEventListener("drop", async (event) => {
+  addEventListener("drop", (event) => {
     if (!isFile(event)) return;
     event.preventDefault();
     show(false);
-    for (const file of [...event.dataTransfer.files]) await onFile(file);
+    onFiles([...event.dataTransfer.files]);
   });
 }

@@ -15,7 +15,7 @@ class Tile {
     this.audio.preload = "none";
     this.surfer = WaveSurfer.create({
       container: this.element.querySelector(".tile-wave"), media: this.audio, cspNonce: nonce,
-      height: 44, barWidth: 2, barGap: 2, barRadius: 2, barMinHeight: 1, cursorWidth: 0,
+      height: 56, barWidth: 2, barGap: 2, barRadius: 2, barMinHeight: 1, cursorWidth: 0,
       waveColor: colour("--wave"), progressColor: colour("--played"),
     });
     this.surfer.load(FOLDER + example.file, [example.peaks], example.duration);

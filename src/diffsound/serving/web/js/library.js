@@ -33,6 +33,10 @@ export class Library {
     return entries.sort((a, b) => b.created - a.created || a.take - b.take);
   }
 
+  async count() {
+    return this.database ? settled(this.#store("readonly").count()) : 0;
+  }
+
   // Whether the entry was kept.
   async put(entry) {
     if (!this.database) return false;

@@ -25,7 +25,9 @@ export class Results {
     const group = this.#group(crypto.randomUUID?.() ?? String(Math.random()), title, note, Date.now());
     for (let i = 0; i < count; i += 1) {
       const short = `Take ${i + 1}`;
-      this.#insert(group, count > 1 ? new Card(`${title}, take ${i + 1}`, short) : new Card(title), i);
+      const card = count > 1 ? new Card(`${title}, take ${i + 1}`, short) : new Card(title);
+      card.advance(0);
+      this.#insert(group, card, i);
     }
     this.#show();
     return group;
@@ -188,6 +190,6 @@ export class Results {
     byId("zip-all").addEventListener("click", () => this.#zip(this.entries, "diffsound-sounds.zip"));
     byId("export").addEventListener("click", async () => save(await exportLibrary(this.entries, nameOf), "diffsound-library.zip"));
     byId("clear").addEventListener("click", () => this.#clear());
-    for (const name of ["import", "import-first"]) byId(name).addEventListener("click", () => byId("import-file").click());
+    byId("import").addEventListener("click", () => byId("import-file").click());
   }
 }
