@@ -57,11 +57,30 @@ class Scale:
 
 # The paper has 494 clips of five captions each, and ten sounds a clip.
 COMMON: dict[str, Any] = {"split": "valid", "clips": 300, "seconds": 5.0, "texts": 1, "samples": 1}
+_BF16 = ("train.precision=bf16",)
+_STEPS = ("train.max_minutes=null", "train.warmup_steps=30")  # steps: a busy core is no clock
 SCALES = {
     "full": Scale(
         "full",
         tables={2: {"texts": 5, "samples": 2}, 7: {"texts": 1, "samples": 10}},
     ),
+    # For a busy core and an afternoon: enough clips for FID, far too little training.
+    "short": Scale(
+        "short",
+        settings={
+            "codec": (
+                *_BF16, "train.max_steps=400", "loss.adversarial.start_steps=150", "valid_clips=16",
+            ),
+            "vocoder": (*_BF16, "train.max_steps=300", "valid_clips=16"),
+            "decoder": (*_BF16, *_STEPS, "train.max_steps=300", "valid_clips=64"),
+            "ar": ("train.max_steps=200", "train.validate_steps=50"),  # as long as Diffsound's 300
+            "pretrain": (*_BF16, *_STEPS, "valid_clips=16"),
+        },
+        scenes=400,
+        n=4,
+        tables={7: {"clips": 60, "samples": 5}},
+        study=("--clips", "257"),
+    ),  # fmt: skip
     "quick": Scale(
         "quick",
         settings={
@@ -418,7 +437,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--work", type=Path, default=Path("runs/paper"), help="for all that is made"
     )
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "paper-results.md")
-    parser.add_argument("--quick", action="store_true", help="far less of everything")
+    parser.add_argument("--scale", choices=SCALES, default="full", help="how much of everything")
     parser.add_argument("--plan", action="store_true", help="only print the steps")
     parser.add_argument("--tables", type=int, nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument(
@@ -437,7 +456,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"there is nothing at {place}")
     captioned = () if given.captioned == "all" else tuple(given.captioned.split(","))
     plan = Plan(
-        given.source, given.work, SCALES["quick" if given.quick else "full"],
+        given.source, given.work, SCALES[given.scale],
         tuple(sorted(set(given.tables))), captioned, given.bert, given.clip, given.corenlp,
     )  # fmt: skip
     if given.plan:
