@@ -398,8 +398,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tuple(sorted(set(given.tables))), captioned, given.bert, given.clip, given.corenlp,
     )  # fmt: skip
     if given.plan:
-        hours = yaml.safe_load((ROOT / "configs" / "repeat" / "hours.yaml").read_text("utf-8"))
-        print(plan_text(plan, hours))
+        full = given.scale == "full"
+        known = yaml.safe_load((ROOT / "configs" / "repeat" / "hours.yaml").read_text("utf-8"))
+        print(plan_text(plan, known if full else None))
         return 0
     if given.so_far:
         write_page(plan, given.page)
@@ -407,14 +408,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return repeat(plan, given.page)
 
 
-def plan_text(plan: Plan, hours: dict[str, float]) -> str:
-    """The steps and their hours, without running any."""
-    lines, total = [], 0.0
-    for step in recipe(plan):
-        kind = _kind(step)
-        total += hours.get(kind, 0.0)
-        lines.append(f"{step.name:>24} {hours.get(kind, 0.0):6.2f} h")
-    return "\n".join([*lines, f"{'in all':>24} {total:6.2f} h"])
+def plan_text(plan: Plan, hours: dict[str, float] | None) -> str:
+    """The steps, and their hours if they are known, without running any."""
+    steps = list(recipe(plan))
+    if hours is None:
+        return "\n".join(step.name for step in steps)
+    spent = [hours.get(_kind(step), 0.0) for step in steps]
+    lines = [f"{step.name:>24} {time:6.2f} h" for step, time in zip(steps, spent, strict=True)]
+    return "\n".join([*lines, f"{'in all':>24} {sum(spent):6.2f} h"])
 
 
 def _kind(step: Step) -> str:

@@ -211,6 +211,26 @@ def test_the_plan_names_its_hours(tmp_path: Path) -> None:
         assert float(line.split()[-2]) > 0 or "bundle" in line
 
 
+def test_the_hours_are_only_told_of_the_scale_they_are_known_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for scale, told in (("full", True), ("short", False), ("quick", False)):
+        assert main([str(tmp_path), "--scale", scale, "--plan"]) == 0
+        shown = capsys.readouterr().out
+        assert "table 8" in shown
+        assert (" h\n" in shown) == told
+
+
+def test_a_page_of_nothing_says_so(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "page.md"
+    work = ("--work", str(tmp_path / "work"), "--page", str(page))
+    assert main([str(tmp_path), *work, "--scale", "short", "--so-far"]) == 0
+    text = page.read_text(encoding="utf-8")
+    note = f"**{SCALES['short'].note}.** Not measured yet."
+    assert text.count(note) == len(TABLES)
+    assert "Not drawn yet." in text
+
+
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path / "nowhere")])
