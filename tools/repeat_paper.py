@@ -79,7 +79,7 @@ SCALES = {
         },
         scenes=400,
         n=4,
-        tables={7: {"clips": 60, "samples": 5}},
+        tables={7: {"clips": 60, "samples": 5}, 8: {"clips": 60}},  # guidance and best of 3: 6-fold
         study=("--clips", "257"),
         note="A short run: models that have hardly learned",
     ),

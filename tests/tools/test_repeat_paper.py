@@ -85,7 +85,7 @@ def test_from_recordings_to_the_page(
     text = page.read_text(encoding="utf-8")
     assert text.count("**Tiny models.** Not measured yet.") == 2
     assert "| codec | " in text
-    assert "| diffsound | " not in text
+    assert "| pretrained | " not in text
     codec = plan.work / "codec" / "export" / "model.safetensors"
     stamp = codec.stat().st_mtime_ns
     assert repeat(plan, page, lambda words: typed(*words), asked.append) == 0
