@@ -2,7 +2,7 @@
 
     make paper DATA=recordings                              # into runs/paper, docs/paper-results.md
     python tools/repeat_paper.py recordings --work runs/paper
-    python tools/repeat_paper.py recordings --scale short   # far less training; still 300 clips
+    python tools/repeat_paper.py recordings --scale short   # far less training; FID in 2 to 6
     python tools/repeat_paper.py recordings --scale quick   # an hour: fewer clips and sounds, too
     python tools/repeat_paper.py recordings --plan          # only say what would run, and how long
     python tools/repeat_paper.py recordings --tables 4 5    # only these, and what they need
