@@ -21,7 +21,7 @@ model: $(VENV)/.dev
 	$(BIN)/python tools/make_model.py "$(DATA)" --work "$(WORK)"
 
 # The paper's tables and figures from recordings, into docs/paper-results.md: about twelve hours. Run it
-# again after a stop. PAPER=--quick for a quick look, PAPER=--plan to see the steps.
+# again after a stop. PAPER="--scale short" for far less training, PAPER=--plan to see the steps.
 paper: $(VENV)/.dev
 	@test -n "$(DATA)" || { echo "say where the recordings are: make paper DATA=folder" >&2; exit 2; }
 	$(BIN)/python tools/repeat_paper.py "$(DATA)" $(PAPER)

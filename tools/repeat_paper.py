@@ -2,9 +2,11 @@
 
     make paper DATA=recordings                              # into runs/paper, docs/paper-results.md
     python tools/repeat_paper.py recordings --work runs/paper
-    python tools/repeat_paper.py recordings --quick         # an hour: fewer steps, clips and sounds
+    python tools/repeat_paper.py recordings --scale short   # far less training; FID in 2 to 6
+    python tools/repeat_paper.py recordings --scale quick   # an hour: fewer clips and sounds, too
     python tools/repeat_paper.py recordings --plan          # only say what would run, and how long
     python tools/repeat_paper.py recordings --tables 4 5    # only these, and what they need
+    python tools/repeat_paper.py recordings --so-far        # only the page, from what is measured
 
 Every step is a `diffsound` command, shown before it runs; started again after a kill, this does
 only what is missing, down to the single cell of a table. What is trained is configs/repeat with the
@@ -18,9 +20,7 @@ left blank in the tables, which say so.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +30,7 @@ from typing import Any
 import yaml
 
 from make_model import ROOT, Step, run_command, run_steps
+from paper_page import write_page
 
 SHIPPED = ROOT / "src" / "diffsound" / "assets" / "small"
 TABLES = (2, 3, 4, 5, 6, 7, 8)
@@ -42,7 +43,8 @@ class Scale:
     """How much of everything.
 
     settings: by kind of stage; a decoder takes "decoder" and its config's name, a pre-training only
-    "pretrain". n: of algorithm 3. common, tables: over COMMON, for all tables and for one.
+    "pretrain". n: of algorithm 3. common, tables: over COMMON, for all tables and for one. note:
+    what the head of each table says of it.
     """
 
     name: str
@@ -52,15 +54,34 @@ class Scale:
     common: dict[str, Any] = field(default_factory=dict)
     tables: dict[int, dict[str, Any]] = field(default_factory=dict)
     study: tuple[str, ...] = ()
+    note: str = ""
     judges: dict[str, str] = field(default_factory=dict)
 
 
 # The paper has 494 clips of five captions each, and ten sounds a clip.
 COMMON: dict[str, Any] = {"split": "valid", "clips": 300, "seconds": 5.0, "texts": 1, "samples": 1}
+_CHEAP = ("train.precision=bf16", "valid_clips=16")
+_STEPS = ("train.max_minutes=null", "train.warmup_steps=30")  # steps: a busy core is no clock
 SCALES = {
     "full": Scale(
         "full",
         tables={2: {"texts": 5, "samples": 2}, 7: {"texts": 1, "samples": 10}},
+    ),
+    # For a busy core and an afternoon: enough clips for FID, far too little training.
+    "short": Scale(
+        "short",
+        settings={
+            "codec": (*_CHEAP, "train.max_steps=400", "loss.adversarial.start_steps=150"),
+            "vocoder": (*_CHEAP, "train.max_steps=300"),
+            "decoder": (*_CHEAP, *_STEPS, "train.max_steps=300"),
+            "ar": ("train.max_steps=200", "train.validate_steps=50"),  # about Diffsound's time
+            "pretrain": (*_CHEAP, *_STEPS),
+        },
+        scenes=400,
+        n=4,
+        tables={7: {"clips": 60, "samples": 5}, 8: {"clips": 60}},  # guidance and best of 3: 6-fold
+        study=("--clips", "257"),
+        note="A short run: models that have hardly learned",
     ),
     "quick": Scale(
         "quick",
@@ -74,6 +95,7 @@ SCALES = {
         common={"clips": 40, "texts": 1},
         tables={7: {"clips": 20, "samples": 10}},
         study=("--clips", "60"),
+        note="A quick look: models that have hardly learned, and few clips",
     ),
 }
 
@@ -194,12 +216,23 @@ class Plan:
 
 
 def recipe(plan: Plan) -> Iterator[Step]:
-    """All commands, in an order in which each finds what it needs."""
-    work, scale = plan.work, plan.scale
+    """All commands, table by table, in an order in which each finds what it needs."""
     if plan.data != plan.source:
         command = ("data", "prepare", str(plan.source), "--out", str(plan.data), "--full-band")
         yield Step("prepare", command)
-    models = plan.models()
+    made: set[str] = set()
+    for number in plan.tables:
+        for step in _stages(plan, replace(plan, tables=(number,)).models()):
+            if step.name not in made:
+                made.add(step.name)
+                yield step
+        yield _table(plan, number)
+    yield from _figures(plan)
+
+
+def _stages(plan: Plan, models: Sequence[Model]) -> Iterator[Step]:
+    """What some decoders need, their training, and their bundles."""
+    work, scale = plan.work, plan.scale
     if any(model.pretraining for model in models):
         mix = ("data", "mix", str(plan.data), "--out", str(work / "scenes"), "--count")
         how = ("events=[1, 2]", "background=0.0", "distance=0.0", "repetition=0.0")
@@ -216,9 +249,6 @@ def recipe(plan: Plan) -> Iterator[Step]:
             yield _decoder(plan, model)
         if not model.pretraining:
             yield _bundle(plan, model)
-    for number in plan.tables:
-        yield _table(plan, number)
-    yield from _figures(plan)
 
 
 def _train(plan: Plan, name: str, kind: str, *settings: str) -> Step:
@@ -314,82 +344,6 @@ def _set(settings: Sequence[str]) -> list[str]:
     return [part for value in settings for part in ("--set", value)]
 
 
-def write_page(plan: Plan, page: Path) -> None:
-    """All tables and figures on one page, the pictures beside it."""
-    pictures = page.parent / "results"
-    pictures.mkdir(parents=True, exist_ok=True)
-    sections = [_head(plan)]
-    for number in plan.tables:
-        text = (plan.work / "tables" / str(number) / f"table-{number}.md").read_text("utf-8")
-        ours = " (ours, not in the paper)" if number == 8 else ""
-        first, rest = text.split("\n", 1)
-        sections.append(f"#{first}{ours}\n{rest.rstrip()}")
-    study = json.loads((plan.work / "figure-3" / "figure-2.json").read_text(encoding="utf-8"))
-    shutil.copy(plan.work / "figure-3" / "figure-2.png", pictures / "paper-figure-3.png")
-    sections.append(_study_section(study))
-    picture = plan.work / "figure-4" / "figure-4.png"
-    if picture.exists():
-        shutil.copy(picture, pictures / "paper-figure-4.png")
-        sections.append(
-            "## Figure 4: real sounds and both decoders'\n\n"
-            "![Spectrograms of real clips and of sounds made from their captions]"
-            "(results/paper-figure-4.png)"
-        )
-    page.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-
-
-def _head(plan: Plan) -> str:
-    quick = "" if plan.scale.name == "full" else f" --{plan.scale.name}"
-    note = "" if not quick else "**A quick look: far less training and fewer sounds.** "
-    rows = ["| model | parameters | steps | minutes |", "| --- | --- | --- | --- |"]
-    runs = [model.name for model in plan.models() if model.decoder is None]
-    places = {name: plan.work / name for m in plan.models() for name in (m.codec, m.vocoder)}
-    others = [name for name, place in places.items() if (place / "log.jsonl").exists()]
-    for name in (*others, *runs):
-        rows.append(f"| {name} | {' | '.join(_facts(plan.work / name))} |")
-    return (
-        f"# The paper repeated\n\n{note}Made by `make paper DATA=…` (`python tools/repeat_paper.py "
-        f"DATA{quick}`): the paper's method in every respect but size and data, measured by the "
-        "paper's protocol. In each table the paper's figure stands in parentheses. Whether the "
-        "order of the rows agrees is computed: a pair of rows counts as clear when its two "
-        "intervals do not overlap.\n\n" + "\n".join(rows)
-    )
-
-
-def _facts(run: Path) -> tuple[str, str, str]:
-    """Parameters, steps and minutes of a run."""
-    from safetensors import safe_open
-
-    from diffsound.training.run_files import read_log
-
-    with safe_open(run / "export" / "model.safetensors", "np") as weights:
-        shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
-    log = read_log(run)
-    minutes = max((entry.get("seconds", 0.0) for entry in log), default=0.0) / 60
-    steps = max((entry["step"] for entry in log), default=0)
-    return f"{sum(map(math.prod, shapes)) / 1e6:.1f} M", str(steps), f"{minutes:.0f}"
-
-
-def _study_section(study: dict[str, Any]) -> str:
-    rising = {
-        metric: [kind for kind, found in study["rising"].items() if found.get(metric)]
-        for metric in ("fid", "kl")
-    }
-    kinds = len(study["rising"])
-    lines = [
-        f"{metric.upper()} rises with every level of {len(found)} of {kinds} disturbances"
-        + (f" ({', '.join(found)})" if 0 < len(found) < kinds else "")
-        for metric, found in rising.items()
-    ]
-    agrees = all(len(found) == kinds for found in rising.values())
-    return (
-        "## Figure 3: do FID and KL measure anything?\n\n"
-        "![FID and KL over the strength of three disturbances](results/paper-figure-3.png)\n\n"
-        f"{study['clips']} clips. {'; '.join(lines)}. In the paper both rise with all three: "
-        f"this {'agrees' if agrees else 'agrees in part'}."
-    )
-
-
 def repeat(
     plan: Plan,
     page: Path,
@@ -418,8 +372,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--work", type=Path, default=Path("runs/paper"), help="for all that is made"
     )
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "paper-results.md")
-    parser.add_argument("--quick", action="store_true", help="far less of everything")
+    parser.add_argument("--scale", choices=SCALES, default="full", help="how much of everything")
     parser.add_argument("--plan", action="store_true", help="only print the steps")
+    parser.add_argument(
+        "--so-far", action="store_true", help="only write the page, from what is measured"
+    )
     parser.add_argument("--tables", type=int, nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument(
         "--captioned", default="esc50",
@@ -437,24 +394,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"there is nothing at {place}")
     captioned = () if given.captioned == "all" else tuple(given.captioned.split(","))
     plan = Plan(
-        given.source, given.work, SCALES["quick" if given.quick else "full"],
+        given.source, given.work, SCALES[given.scale],
         tuple(sorted(set(given.tables))), captioned, given.bert, given.clip, given.corenlp,
     )  # fmt: skip
     if given.plan:
-        hours = yaml.safe_load((ROOT / "configs" / "repeat" / "hours.yaml").read_text("utf-8"))
-        print(plan_text(plan, hours))
+        full = given.scale == "full"
+        known = yaml.safe_load((ROOT / "configs" / "repeat" / "hours.yaml").read_text("utf-8"))
+        print(plan_text(plan, known if full else None))
+        return 0
+    if given.so_far:
+        write_page(plan, given.page)
         return 0
     return repeat(plan, given.page)
 
 
-def plan_text(plan: Plan, hours: dict[str, float]) -> str:
-    """The steps and their hours, without running any."""
-    lines, total = [], 0.0
-    for step in recipe(plan):
-        kind = _kind(step)
-        total += hours.get(kind, 0.0)
-        lines.append(f"{step.name:>24} {hours.get(kind, 0.0):6.2f} h")
-    return "\n".join([*lines, f"{'in all':>24} {total:6.2f} h"])
+def plan_text(plan: Plan, hours: dict[str, float] | None) -> str:
+    """The steps, and their hours if they are known, without running any."""
+    steps = list(recipe(plan))
+    if hours is None:
+        return "\n".join(step.name for step in steps)
+    spent = [hours.get(_kind(step), 0.0) for step in steps]
+    lines = [f"{step.name:>24} {time:6.2f} h" for step, time in zip(steps, spent, strict=True)]
+    return "\n".join([*lines, f"{'in all':>24} {sum(spent):6.2f} h"])
 
 
 def _kind(step: Step) -> str:

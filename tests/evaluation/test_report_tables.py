@@ -46,6 +46,7 @@ def test_table_three_is_resumed_cell_by_cell(
     assert lines[0]["FID"] == ""
     assert lines[0]["FID paper"] == "16.87"
     assert float(lines[1]["FID"]) >= 0
+    assert "12 of 13 rows are measured." in files[0].read_text(encoding="utf-8")
     assert 0 < float(lines[1]["s/mel"]) < float(lines[1]["s/sound"])
 
     cells = sorted((tmp_path / "cells").iterdir())
@@ -63,8 +64,28 @@ def test_table_three_is_resumed_cell_by_cell(
     assert cells[0].stem in found, "a lost cell is made again"
     assert found[cells[1].stem]["FID"]["value"] == 123.0, "a finished cell is not"
     assert "| AR | - | - |" in files[0].read_text(encoding="utf-8")
+    assert "rows are measured" not in files[0].read_text(encoding="utf-8")
     assert found["ar"]["s/mel, no cache"]["value"] > 0
     assert "s/mel, no cache" not in found["t25-s7"]
+
+
+def test_a_table_that_is_stopped_shows_what_it_has(
+    tiny_folder: Path, sound_data: Path, classifier_run: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    wanted = config(sound_data, classifier_run, bundles={"trained-25": str(tiny_folder)})
+    make_table(5, wanted, tmp_path)
+    bundles = {name: str(tiny_folder) for name in ("trained-25", "trained-50")}
+    monkeypatch.setattr("diffsound.evaluation.tables._cell", stop)
+    (tmp_path / "table-5.md").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        make_table(5, wanted.model_copy(update={"bundles": bundles}), tmp_path)
+    shown = (tmp_path / "table-5.md").read_text(encoding="utf-8")
+    assert "1 of 6 rows are measured." in shown
+    assert "| 50 | 25 | – (11.58) |" in shown
 
 
 def test_table_seven_keeps_the_best(

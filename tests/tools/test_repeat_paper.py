@@ -15,6 +15,7 @@ from diffsound.config import load_config
 from diffsound.evaluation.paper_tables import paper_table
 from diffsound.evaluation.tables import TableConfig
 from diffsound.training.runs import STAGE_CLASSES
+from paper_page import write_page
 from repeat_paper import (
     BUNDLES,
     BY_NAME,
@@ -53,6 +54,7 @@ TINY = Scale(
     n=1,
     common={"clips": 3, "texts": 2, "seconds": 0.5, "resamples": 10, "allow_few": True},
     tables={7: {"texts": 1, "samples": 5}},
+    note="Tiny models",
 )  # fmt: skip
 
 
@@ -79,6 +81,11 @@ def test_from_recordings_to_the_page(
 
     assert repeat(plan, page, stopped, asked.append) == 130
     assert not page.exists()
+    write_page(plan, page)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("**Tiny models.** Not measured yet.") == 2
+    assert "| codec | " in text
+    assert "| pretrained | " not in text
     codec = plan.work / "codec" / "export" / "model.safetensors"
     stamp = codec.stat().st_mtime_ns
     assert repeat(plan, page, lambda words: typed(*words), asked.append) == 0
@@ -93,7 +100,9 @@ def test_from_recordings_to_the_page(
         "## Figure 4",
     ):
         assert f"\n{heading}" in f"\n{text}"
-    assert "A quick look" in text
+    assert "Not measured yet" not in text
+    assert "rows are measured" not in text
+    assert text.count("**Tiny models.** **A quick look**, 3 clips") == 2
     assert "3 clips, 6 captions of them, 1 sound for each: 6 sounds, 2 a clip" in text
     assert "5 sounds for each" in text
     assert "candidates ranked by scene graph + CIDEr" in text
@@ -174,6 +183,13 @@ def test_the_repeated_method_is_the_papers() -> None:
     assert before == after
 
 
+def test_a_table_follows_what_it_needs() -> None:
+    """So that a run that is stopped has whole tables."""
+    names = [step.name for step in recipe(whole(tables=(3, 4)))]
+    assert names.index("table 3") < names.index("mu-0.5") < names.index("table 4")
+    assert len(names) == len(set(names))
+
+
 def test_without_bert_its_row_is_left_blank() -> None:
     plan = whole(bert=None)
     assert "ar-caps-bert" not in {model.name for model in plan.models()}
@@ -193,6 +209,26 @@ def test_the_plan_names_its_hours(tmp_path: Path) -> None:
     assert 6 < float(lines[-1].split()[2]) < 16
     for line in lines[:-1]:
         assert float(line.split()[-2]) > 0 or "bundle" in line
+
+
+def test_the_hours_are_only_told_of_the_scale_they_are_known_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for scale, told in (("full", True), ("short", False), ("quick", False)):
+        assert main([str(tmp_path), "--scale", scale, "--plan"]) == 0
+        shown = capsys.readouterr().out
+        assert "table 8" in shown
+        assert (" h\n" in shown) == told
+
+
+def test_a_page_of_nothing_says_so(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "page.md"
+    work = ("--work", str(tmp_path / "work"), "--page", str(page))
+    assert main([str(tmp_path), *work, "--scale", "short", "--so-far"]) == 0
+    text = page.read_text(encoding="utf-8")
+    note = f"**{SCALES['short'].note}.** Not measured yet."
+    assert text.count(note) == len(TABLES)
+    assert "Not drawn yet." in text
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

@@ -220,10 +220,11 @@ def markdown(number: int, table: PaperTable, rows: Scores, settings: Mapping[str
     """Our figures with their intervals, the paper's in parentheses."""
     metrics = shown_metrics(table, rows)
     head = [*table.columns, *metrics]
+    measured = f"{len(rows)} of {len(table.rows)} rows are measured. "
     lines = [
         f"# Table {number}: {table.title}",
         "",
-        f"{protocol(settings)}. [95 % interval]"
+        f"{protocol(settings)}. {measured * (len(rows) < len(table.rows))}[95 % interval]"
         + (
             "."
             if table.ours

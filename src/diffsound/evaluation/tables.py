@@ -4,7 +4,8 @@ and table 8, ours, from the paper's method to the shipped one.
 OUT/cells/ROW.json                  a finished row; kept as long as nothing it depends on changes
 OUT/table-N.md, .csv, .png, .json   the table, its numbers, its picture, and every setting
 
-A row without a bundle is left blank; nothing is made up for it.
+The table is written again after every row. A row without a bundle is left blank; nothing is made
+up for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,21 +161,29 @@ def make_table(
             out, shared, config, data, examples, _prompts(examples, config.texts), samples, judge,
             captioner, matcher, jars, cache, progress,
         )  # fmt: skip
-        rows = _measure(bench, table)
-    settings = {
+        settings = _settings(bench, number, left_out, bool(keeps))
+        files: list[Path] = []
+        for rows in _measure(bench, table):
+            files = write_table(out, number, table, rows, settings)
+    return files
+
+
+def _settings(bench: _Bench, number: int, left_out: dict[str, str], ranked: bool) -> dict[str, Any]:
+    """What a table rests on, for its head and its JSON."""
+    config, jars = bench.config, bench.corenlp
+    return {
         "table": number,
         "config": config.model_dump(mode="json"),
-        "examples": len(examples),
+        "examples": len(bench.examples),
         "left_out": left_out,
         "texts": len(bench.prompts),
-        "samples_per_text": samples,
-        "ranked_by": _ranker_name(bench) if keeps else None,
+        "samples_per_text": bench.samples,
+        "ranked_by": _ranker_name(bench) if ranked else None,
         "text_encoders": _text_encoders(config),
-        "classifier": judge.fingerprint,
+        "classifier": bench.classifier.fingerprint,
         "spice": None if jars is None else checksums(jars),
         "versions": versions(),
     }
-    return write_table(out, number, table, rows, settings)
 
 
 def _examples(data: PreparedData, config: TableConfig) -> tuple[list[Example], dict[str, str]]:
@@ -231,24 +240,29 @@ def _text_encoders(config: TableConfig) -> dict[str, str]:
     return found
 
 
-def _measure(bench: _Bench, table: PaperTable) -> dict[str, dict[str, Score]]:
-    """Scores by row id, of the rows that have a bundle."""
+def _measure(bench: _Bench, table: PaperTable) -> Iterator[dict[str, dict[str, Score]]]:
+    """Scores by row id: first those that were measured before, then with one row more each time."""
+    cells = make_folder(bench.out / "cells")
     found: dict[str, dict[str, Score]] = {}
-    loaded: tuple[str, TextToSound] | None = None
+    missing: list[tuple[Row, Path, str]] = []
     for row in (row for row in table.rows if row.model in bench.config.bundles):
         folder = resolve(bench.config.bundles[row.model])
-        path = make_folder(bench.out / "cells") / f"{row.id}.json"
         plan = _plan(bench, row, folder)
-        stored = _read_cell(path, plan)
+        stored = _read_cell(cells / f"{row.id}.json", plan)
         if stored is None:
-            if loaded is None or loaded[0] != row.model:
-                bundle = Bundle.from_pretrained(folder)
-                loaded = row.model, TextToSound(bundle, device=bench.config.device)
-            stored = _cell(bench, row, folder, loaded[1])
-            cell = {"plan": plan, "scores": {name: s.to_json() for name, s in stored.items()}}
-            write_json(path, cell)
-        found[row.id] = stored
-    return found
+            missing.append((row, folder, plan))
+        else:
+            found[row.id] = stored
+    yield found
+    loaded: tuple[str, TextToSound] | None = None
+    for row, folder, plan in missing:
+        if loaded is None or loaded[0] != row.model:
+            bundle = Bundle.from_pretrained(folder)
+            loaded = row.model, TextToSound(bundle, device=bench.config.device)
+        found[row.id] = _cell(bench, row, folder, loaded[1])
+        scores = {name: score.to_json() for name, score in found[row.id].items()}
+        write_json(cells / f"{row.id}.json", {"plan": plan, "scores": scores})
+        yield found
 
 
 def _cell(bench: _Bench, row: Row, folder: Path, pipeline: TextToSound) -> dict[str, Score]:
