@@ -198,7 +198,7 @@ class Codec(nn.Module):
     ) -> CodecOutput:
         """Reconstruct mel [B, n_mels, L] through its tokens, with the terms of the loss (eq. 2–3).
 
-        generator: for the restart of unused codes and quantizer dropout (default: torch's own).
+        generator: for the restart of unused codes (default: torch's own).
         text: pooled, [B, text_dim], for the texture; zeros for none.
         """
         latent = self._encode(mel)

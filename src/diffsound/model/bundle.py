@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
+from diffsound.codec.config import RETIRED
 from diffsound.decoder import build_decoder
 from diffsound.errors import BundleError, DiffsoundError, InputError
 from diffsound.files import (
@@ -314,6 +315,7 @@ def load_codec(source: str | Path | None = None) -> tuple[Codec, MelConfig, str]
 def codec_fingerprint(part: CodecPart, codec: Codec) -> str:
     """A name for the tokens a codec gives: codecs that differ in their decoding only share it."""
     config = part.model_dump(mode="json", exclude={"model": {"texture"}})
+    config["model"]["quantizer"] |= RETIRED
     return fingerprint(config, codec.token_state())
 
 
