@@ -239,7 +239,7 @@ class CodecConfig(Config):
                 commitment_weight=0.25,
                 beam=8,
             ),
-            texture=FrameTextureConfig(memory=(16, 64), skewed=True, fewest_rows=8, guidance=6.0),
+            texture=FrameTextureConfig(memory=(16, 64), skewed=True, fewest_rows=8, guidance=4.0),
         )
 
     @classmethod
