@@ -61,8 +61,8 @@ SCALES = {
         "small",
         defaults=(
             "num_inference_steps=14",
-            "best_of=3",
-            "chosen_after=0.67",
+            "best_of=8",
+            "chosen_after=0.4",
             "guidance_scale=2.5",
             "guided_share=0.6",
             "truncation=0.8",

@@ -261,14 +261,18 @@ def test_sketches_that_cannot_be_made_are_refused(layout: str, rows: int) -> Non
         ({"backbone": {"kind": "linear", "time_stride": 0}}, "time_stride"),
         ({"quantizer": {"layout": "product"}}, "needs rows"),
         ({"quantizer": {"layout": "shared", "rows": 2}}, "leave rows out"),
-        ({"quantizer": {"layout": "residual", "rows": 2, "normalise": True}}, "normalise"),
-        ({"quantizer": {"dropout": 0.5}}, "residual"),
+        ({"quantizer": {"dropout": 0.5}}, "dropout"),
         ({"quantizer": {"codebok_size": 2}}, "did you mean 'codebook_size'"),
     ],
 )
-def test_contradictory_configs_are_refused(config: dict[str, object], said: str) -> None:
+def test_wrong_configs_are_refused(config: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse_config(CodecConfig, config)
+
+
+def test_retired_options_are_read_where_they_were_off() -> None:
+    old = {"quantizer": {"normalise": False, "dropout": 0.0, "codebook_size": 128}}
+    assert parse_config(CodecConfig, old).codebook_size == 128
 
 
 @pytest.mark.parametrize("preset", ["paper", "official", "small", "tiny"])

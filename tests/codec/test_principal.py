@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from torch import Tensor
 from diffsound.codec.codebook import Codebooks
 from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig, LinearConfig, QuantizerConfig
-from diffsound.codec.principal import deal, principal_start
+from diffsound.codec.principal import principal_start
 from diffsound.codec.quantizer import beam_search
 from diffsound.errors import ConfigError, DataError
 
@@ -65,28 +64,6 @@ def test_the_linear_maps_are_the_principal_components() -> None:
     expected = (rows @ vectors.T @ vectors).reshape(columns.shape) + mean
     expected = expected.transpose(0, 2, 1, 3).reshape(made.shape)
     assert np.abs(made - expected).max() < 1e-4
-
-
-@torch.no_grad()
-def test_fine_rows_code_separate_parts_of_the_rest() -> None:
-    mels = some_mels(200)
-    train, held = mels[:160], mels[160:]
-    codec = Codec(make_config(rows=6)).eval()
-    principal_start(codec, train, torch.Generator().manual_seed(0), coarse_rows=2)
-    fine = [book.effective()[0] for book in codec.quantizer.books()][2:]
-    for index, book in enumerate(fine):
-        for other in fine[index + 1 :]:
-            assert (book @ other.T).abs().max() < 1e-5, "their directions are orthogonal"
-    latent, tokens = codec.encoder(2 * held - 1)[:, :, 0], codec.encode(held)
-    errors = [
-        float((latent - codec.quantizer.lookup(tokens[:, :rows])[:, 0]).square().mean())
-        for rows in range(2, 7)
-    ]
-    assert all(after < before for before, after in pairwise(errors)), "every row helps new clips"
-
-
-def test_directions_are_dealt_evenly() -> None:
-    assert deal(7, 3) == [[0, 5, 6], [1, 4], [2, 3]]
 
 
 @torch.no_grad()

@@ -106,25 +106,6 @@ def test_each_term_moves_only_its_side(layout: str) -> None:
     assert torch.autograd.grad(result.codebook_loss, latent, allow_unused=True) == (None,)
 
 
-def test_dropped_stages_have_no_part() -> None:
-    quantizer = build_quantizer(make("residual", dropout=1.0, update="ema"), ROWS)
-    latent = latent_for("residual", batch=64)
-    generator = torch.Generator().manual_seed(0)
-    quantizer(latent, generator)
-    result = quantizer(latent, generator)
-    vectors = [stage.count.sum() for stage in quantizer.stages]
-    assert vectors[0] > vectors[1] > vectors[2] > vectors[3] > 0  # later stages see fewer items
-    full = quantizer.eval().lookup(result.tokens)
-    same = (full == result.codes).flatten(1).all(1).float().mean()
-    assert same < 0.6  # about a quarter of the items draw all four stages
-
-
-def test_without_training_no_stage_is_dropped() -> None:
-    quantizer = build_quantizer(make("residual", dropout=1.0), ROWS).eval()
-    result = quantizer(latent_for("residual", batch=16))
-    torch.testing.assert_close(quantizer.lookup(result.tokens), result.codes)
-
-
 def test_health_of_an_even_and_of_a_collapsed_row() -> None:
     tokens = torch.stack([torch.arange(8).repeat(2), torch.full((16,), 3)])[None]
     health = codebook_health(tokens, codebook_size=16)

@@ -109,6 +109,17 @@ def test_given_settings_replace_the_defaults() -> None:
     assert (strided.stride, strided.num_inference_steps) == (2, None)
 
 
+def test_fast_means_one_take_and_few_steps_unless_they_are_given() -> None:
+    defaults = GenerationDefaults(num_inference_steps=14, best_of=3)
+    fast = complete(defaults, {"fast": True})
+    assert (fast.best_of, fast.num_inference_steps) == (1, 10)
+    assert complete(defaults, {"fast": False}).best_of == 3
+    given = complete(defaults, {"fast": True, "best_of": 2, "stride": 5})
+    assert (given.best_of, given.num_inference_steps, given.stride) == (2, None, 5)
+    few = GenerationDefaults(num_inference_steps=4)
+    assert complete(few, {"fast": True}).num_inference_steps == 4
+
+
 def test_keep_is_at_most_the_number_of_candidates() -> None:
     assert check(KeepSettings, {"num_candidates": 3, "keep": 3}).keep == 3
     with pytest.raises(InputError, match="keep must be at most num_candidates, 2"):

@@ -86,7 +86,7 @@ def test_a_codec_can_start_from_one_with_more_rows_and_add_texture(
     """Started from a larger codec, its tokens are the first rows of that codec's."""
     residual = ("codec.quantizer.layout=residual", "loss.adversarial=null", "train.max_steps=4")
     large, small = tmp_path / "large", tmp_path / "small"
-    run_tiny(prepared, large, *residual, "codec.quantizer.dropout=0.5")
+    run_tiny(prepared, large, *residual)
     few = ("codec.quantizer.rows=2", f"init={large}", "freeze_tokens=true")
     few = (*few, "codec.texture={width: 8, layers: 1, hidden: 8}")
     run_tiny(prepared, small, *residual, *few)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn import functional as F
 
 from diffsound.codec.config import QuantizerConfig
 
@@ -46,7 +45,6 @@ class Codebooks(nn.Module):
         super().__init__()
         size, dim = config.codebook_size, config.code_dim
         self.ema = config.update == "ema"
-        self.normalise = config.normalise
         self.decay = config.decay
         self.restart_threshold = config.restart_threshold
         codes = torch.empty(groups, size, dim).uniform_(-1 / size, 1 / size)
@@ -63,40 +61,29 @@ class Codebooks(nn.Module):
         """Codes moved because nobody used them, since training began."""
         return int(self.restarts) if self.ema else 0
 
-    def effective(self) -> Tensor:
-        """The codes as they are compared and emitted, [G, K, d]."""
-        return F.normalize(self.codes, dim=-1) if self.normalise else self.codes
-
     def forward(
-        self,
-        vectors: Tensor,
-        generator: torch.Generator | None = None,
-        active: Tensor | None = None,
+        self, vectors: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """[G, N, d] → indices [G, N] and their codes [G, N, d]; in training the codes follow.
-
-        active: bool [N], the vectors that codes may follow (default: all).
-        """
+        """[G, N, d] → indices [G, N] and their codes [G, N, d]; in training the codes follow."""
         vectors = vectors.detach()
         follow = self.ema and self.training
-        taught = slice(None) if active is None else active
         if follow:
-            self._restart(vectors[:, taught], generator)
+            self._restart(vectors, generator)
         with torch.no_grad():
             indices = self.nearest(vectors)
         chosen = self.lookup(indices)
         if follow:
-            self._follow(vectors[:, taught], indices[:, taught])
+            self._follow(vectors, indices)
         return indices, chosen
 
     def nearest(self, vectors: Tensor) -> Tensor:
         """The indices of the nearest codes: [G, N, d] → [G, N]."""
-        return nearest(vectors, self.effective())
+        return nearest(vectors, self.codes)
 
     def lookup(self, indices: Tensor) -> Tensor:
         """The codes at indices [G, N] → [G, N, d]."""
         group = torch.arange(self.codes.shape[0], device=indices.device)[:, None]
-        return self.effective()[group, indices]
+        return self.codes[group, indices]
 
     @torch.no_grad()
     def fit(self, vectors: Tensor, rounds: int, generator: torch.Generator) -> None:

@@ -151,7 +151,9 @@ class Codec(nn.Module):
         [B, text_dim], for a texture that listens to it.
         """
         mel = self.mean(tokens)
-        return mel if self.texture is None else self.texture.draw(mel, self.rows, generator, text)
+        if self.texture is None:
+            return mel
+        return self.texture.draw(mel.clamp(0, 1), self.rows, generator, text)
 
     def mean(self, tokens: Tensor) -> Tensor:
         """As `decode`, before any texture is drawn."""
@@ -198,7 +200,7 @@ class Codec(nn.Module):
     ) -> CodecOutput:
         """Reconstruct mel [B, n_mels, L] through its tokens, with the terms of the loss (eq. 2–3).
 
-        generator: for the restart of unused codes and quantizer dropout (default: torch's own).
+        generator: for the restart of unused codes (default: torch's own).
         text: pooled, [B, text_dim], for the texture; zeros for none.
         """
         latent = self._encode(mel)
@@ -236,7 +238,7 @@ class Codec(nn.Module):
                 self._decode(self.quantizer.lookup(item[None, :count]))
                 for item, count in zip(tokens, rows.tolist(), strict=True)
             ]
-        mean = torch.cat(means)[..., : mel.shape[-1]]
+        mean = torch.cat(means)[..., : mel.shape[-1]].clamp(0, 1)
         forget = 0.3 if self.training else 0.0
         return self.texture.log_prob(mel, mean, rows.to(mel.device), generator, forget, text)
 

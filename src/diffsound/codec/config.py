@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,6 @@ from diffsound.config import MAX_LEVELS, MAX_STRIDE, Config, Count, Weight, Widt
 Stride = tuple[Count, Count]  # (frequency, time)
 Depth = Annotated[int, Field(ge=0, le=256)]
 Level = Annotated[int, Field(ge=0, lt=MAX_LEVELS)]
-Share = Annotated[float, Field(ge=0, le=1)]
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -115,6 +114,11 @@ class FrameTextureConfig(Config):
     guidance: Weight = 1.0
 
 
+# Options of earlier versions, as they were where nobody set them. They are part of the names of
+# tokens (`model.bundle.codec_fingerprint`), which must not change.
+RETIRED = {"normalise": False, "dropout": 0.0}
+
+
 class QuantizerConfig(Config):
     """How a latent becomes tokens.
 
@@ -124,11 +128,9 @@ class QuantizerConfig(Config):
             "residual" a whole column is coded in `rows` stages, each coding what is left.
     rows: rows of the grid for product and residual; the other layouts have the latent's own.
     code_dim: n_z, the length of a code; the latent is projected to it, so it may be small.
-    normalise: compare and emit vectors of length one (not with residual).
     update: "gradient" moves codes by the codebook term (eq. 3); "ema" sets them to the running
         mean of the latents they stand for, and moves codes nobody uses onto fresh latents.
     restart_threshold: a code is unused below this share of the even usage N/K (0: never).
-    dropout: residual only; share of training items coded with a random number of stages.
     beam: residual only; how many ways to begin are kept from stage to stage outside training, so
         that a first code which leaves little to the others can win over the nearest one.
     """
@@ -137,14 +139,20 @@ class QuantizerConfig(Config):
     rows: Count | None = None
     codebook_size: Width = 256
     code_dim: Width = 256
-    normalise: bool = False
     update: Literal["gradient", "ema"] = "gradient"
     decay: ShareBelowOne = 0.99
     restart_threshold: ShareBelowOne = 0.03
     codebook_weight: Weight = 1.0
     commitment_weight: Weight = 1.0
-    dropout: Share = 0.0
     beam: Count = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _forget(cls, data: Any) -> Any:
+        """Drop options of earlier versions where they were off."""
+        if not isinstance(data, dict):
+            return data
+        return {key: data[key] for key in data if RETIRED.get(key, ...) != data[key]}
 
     @model_validator(mode="after")
     def _check(self) -> QuantizerConfig:
@@ -153,10 +161,6 @@ class QuantizerConfig(Config):
             raise ValueError(f"the layout '{self.layout}' needs rows, the number of codes a column")
         if not by_column and self.rows is not None:
             raise ValueError(f"the layout '{self.layout}' has the latent's rows; leave rows out")
-        if self.layout == "residual" and self.normalise:
-            raise ValueError("a residual cannot be normalised; set normalise to false")
-        if self.layout != "residual" and self.dropout:
-            raise ValueError("dropout is for the layout 'residual' only")
         if self.layout != "residual" and self.beam > 1:
             raise ValueError("beam is for the layout 'residual' only")
         return self
@@ -235,7 +239,7 @@ class CodecConfig(Config):
                 commitment_weight=0.25,
                 beam=8,
             ),
-            texture=FrameTextureConfig(memory=(16, 64), skewed=True, fewest_rows=8, guidance=6.0),
+            texture=FrameTextureConfig(memory=(16, 64), skewed=True, fewest_rows=8, guidance=4.0),
         )
 
     @classmethod

@@ -3,12 +3,6 @@
 The best linear map of a column's frames to a shorter latent is their principal components, and the
 best codes for what is left at each stage are k-means'. Both take minutes, and code tones and
 harmonics that gradient descent needs hours to find.
-
-A code over the whole latent is good at the coarse shape of a column and wasteful at its details:
-256 codes say little about 256 numbers. So the rows after the coarse ones share the rest among them:
-each codes a few of its principal components. At 1.4 to 2.1 kbit/s this leaves 13 to 22 % less error
-on held-out clips than residual codes alone, and rows of uncorrelated parts, so that a token decoder
-may draw several at once.
 """
 
 from __future__ import annotations
@@ -24,14 +18,11 @@ ROUNDS = 15  # of k-means; the error falls by less than a thousandth afterwards
 
 
 @torch.no_grad()
-def principal_start(
-    codec: Codec, mels: Tensor, generator: torch.Generator, coarse_rows: int | None = None
-) -> None:
+def principal_start(codec: Codec, mels: Tensor, generator: torch.Generator) -> None:
     """Set a codec's linear maps and codebooks from mels [N, n_mels, L] in [0, 1].
 
     The codec needs a linear backbone, a residual quantizer, and codes of the latent's length.
-    generator: for the first codes of k-means. coarse_rows: rows that code the whole latent; those
-    after them each code a part of what is left (None: every row codes the whole).
+    generator: for the first codes of k-means.
     """
     encoder, decoder, quantizer = codec.encoder, codec.decoder, codec.quantizer
     backbone = codec.config.backbone
@@ -62,27 +53,9 @@ def principal_start(
     for layer in (codec.quant_conv, codec.post_quant_conv):
         _set(layer, identity, torch.zeros(latent))
     rest = encoder(patches)[:, :, 0, 0]  # [N · L', C], what the codes so far leave
-    books = quantizer.books()
-    coarse = len(books) if coarse_rows is None else coarse_rows
-    for book in books[:coarse]:
+    for book in quantizer.books():
         book.fit(rest[None], ROUNDS, generator)
         rest = rest - book.lookup(book.nearest(rest[None]))[0]
-    if books[coarse:]:
-        directions = _components(rest, latent)
-        for book, part in zip(books[coarse:], deal(latent, len(books) - coarse), strict=True):
-            basis = directions[part]  # [n, C], the directions this row codes
-            book.fit((rest @ basis.T @ basis)[None], ROUNDS, generator)
-        for book in books[coarse:]:
-            rest = rest - book.lookup(book.nearest(rest[None]))[0]
-
-
-def deal(directions: int, rows: int) -> list[list[int]]:
-    """Deal directions 0, 1, …, the widest first, to rows there and back, so that all get alike."""
-    parts: list[list[int]] = [[] for _ in range(rows)]
-    for direction in range(directions):
-        lap, place = divmod(direction, rows)
-        parts[place if lap % 2 == 0 else rows - 1 - place].append(direction)
-    return parts
 
 
 def _set(layer: nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d, weight: Tensor, bias: Tensor) -> None:

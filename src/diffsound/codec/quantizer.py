@@ -34,7 +34,6 @@ class ParallelQuantizer(nn.Module):
         super().__init__()
         self.groups = 1 if config.layout == "shared" else rows
         self.rows = rows
-        self.normalise = config.normalise
         self.codebooks = Codebooks(config, self.groups)
 
     @property
@@ -44,8 +43,6 @@ class ParallelQuantizer(nn.Module):
 
     def forward(self, latent: Tensor, generator: torch.Generator | None = None) -> Quantized:
         """[B, F', d, L'] → tokens [B, F', L'] and codes of the latent's shape."""
-        if self.normalise:
-            latent = F.normalize(latent, dim=2)
         tokens, chosen = self.codebooks(self._fold(latent.transpose(2, 3)), generator)
         codes = self._unfold(chosen, latent.shape[0]).transpose(2, 3)
         return Quantized(
@@ -76,7 +73,6 @@ class ResidualQuantizer(nn.Module):
 
     def __init__(self, config: QuantizerConfig, rows: int) -> None:
         super().__init__()
-        self.dropout = config.dropout
         self.beam = config.beam
         self.stages = nn.ModuleList(Codebooks(config, 1) for _ in range(rows))
 
@@ -86,28 +82,22 @@ class ResidualQuantizer(nn.Module):
         return sum(stage.restart_count for stage in self.books())
 
     def forward(self, latent: Tensor, generator: torch.Generator | None = None) -> Quantized:
-        """[B, 1, d, L'] → tokens [B, stages, L'] and codes of the latent's shape.
-
-        With dropout a training item's codes stop after a random stage; its later tokens are still
-        given, but have no part in codes, losses or the codebooks' running means.
-        """
+        """[B, 1, d, L'] → tokens [B, stages, L'] and codes of the latent's shape."""
         batch, _, dim, columns = latent.shape
         vectors = latent[:, 0].transpose(1, 2).reshape(1, -1, dim)  # [1, B·L', d]
         if self.beam > 1 and not self.training:
             return self._searched(latent, vectors[0])
-        depths = self._depths(batch, generator).repeat_interleave(columns).to(latent.device)
         codes = torch.zeros_like(vectors)
         tokens: list[Tensor] = []
         codebook_losses: list[Tensor] = []
         commitment_losses: list[Tensor] = []
-        for index, stage in enumerate(self.books()):
-            active = depths > index
+        for stage in self.books():
             residual = vectors - codes.detach()
-            indices, chosen = stage(residual, generator, active)
+            indices, chosen = stage(residual, generator)
             tokens.append(indices.view(batch, columns))
-            codebook_losses.append(_masked_mse(chosen, residual.detach(), active))
-            commitment_losses.append(_masked_mse(residual, chosen.detach(), active))
-            codes = codes + chosen * active[None, :, None]
+            codebook_losses.append(F.mse_loss(chosen, residual.detach()))
+            commitment_losses.append(F.mse_loss(residual, chosen.detach()))
+            codes = codes + chosen
         codes = codes.view(batch, columns, dim).transpose(1, 2)[:, None]
         return Quantized(
             codes=_straight_through(latent, codes),
@@ -119,7 +109,7 @@ class ResidualQuantizer(nn.Module):
     def _searched(self, latent: Tensor, vectors: Tensor) -> Quantized:
         """As `forward`, the stages' codes chosen together: `beam_search` over the columns."""
         batch, columns = latent.shape[0], latent.shape[3]
-        books = torch.stack([stage.effective()[0] for stage in self.books()])
+        books = torch.stack([stage.codes[0] for stage in self.books()])
         tokens = beam_search(vectors, books, self.beam).unflatten(0, (batch, columns))
         tokens = tokens.transpose(1, 2)
         codes = self.lookup(tokens)
@@ -143,14 +133,6 @@ class ResidualQuantizer(nn.Module):
     def books(self) -> list[Codebooks]:
         """The stages' codebooks, in order."""
         return [stage for stage in self.stages if isinstance(stage, Codebooks)]
-
-    def _depths(self, batch: int, generator: torch.Generator | None) -> Tensor:
-        """How many stages each item uses, int64 [B]."""
-        every = torch.full((batch,), len(self.stages))
-        if not (self.training and self.dropout):
-            return every
-        drawn = torch.randint(1, len(self.stages) + 1, (batch,), generator=generator)
-        return torch.where(torch.rand(batch, generator=generator) < self.dropout, drawn, every)
 
 
 Quantizer = ParallelQuantizer | ResidualQuantizer
@@ -236,9 +218,3 @@ def codebook_health(tokens: Tensor, codebook_size: int) -> CodebookHealth:
 def _straight_through(latent: Tensor, codes: Tensor) -> Tensor:
     """The value of the codes with the gradient of the latent."""
     return latent + (codes - latent).detach()
-
-
-def _masked_mse(value: Tensor, target: Tensor, active: Tensor) -> Tensor:
-    """Mean squared difference over active vectors; 0 if there are none."""
-    squares = (value - target).square().mean(-1)[0] * active
-    return squares.sum() / active.sum().clamp_min(1)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from diffsound.audio.mel import MelConfig, MelFrontEnd
 from diffsound.codec.codec import Codec
-from diffsound.codec.config import CodecConfig
+from diffsound.codec.config import RETIRED, CodecConfig
 from diffsound.config import Config, parse_config
 from diffsound.decoder import build_decoder
 from diffsound.decoder.config import DecoderConfig
@@ -376,6 +376,7 @@ def load_codec(source: str | Path | None = None) -> tuple[Codec, MelConfig, str]
 def codec_fingerprint(part: CodecPart, codec: Codec) -> str:
     """A name for the tokens a codec gives: codecs that differ in their decoding only share it."""
     config = part.model_dump(mode="json", exclude={"model": {"texture"}})
+    config["model"]["quantizer"] |= RETIRED
     return fingerprint(config, codec.token_state())
 
 

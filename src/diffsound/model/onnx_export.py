@@ -112,6 +112,7 @@ class CodecDecoder(nn.Module):
         assert own is not None
         assert shared is not None
         assert gumbel is not None
+        mean = mean.clamp(0, 1)
         rows = torch.full((tokens.shape[0],), self.codec.rows)
         each = (texture.guided(mean, rows, text), own, shared, gumbel)  # [B, L, …]
 

@@ -81,8 +81,6 @@ class CodecRun(RunConfig):
     frames: length of the random crops to train on.
     principal: number of batches whose principal components and k-means give the first weights (a
         codec with a linear backbone; 0: random weights).
-    coarse_rows: with `principal`, number of rows that code the whole column; each row after them
-        codes a part of what is left (None: every row codes the whole).
     freeze_tokens: train the decoder's half only (with `init`), so that existing tokens, and token
         decoders trained on them, stay valid.
     text_encoder: for a codec whose texture is told what it is to sound like; captions that the data
@@ -97,7 +95,6 @@ class CodecRun(RunConfig):
     codec: CodecConfig
     frames: PositiveInt = 848
     principal: NonNegativeInt = 0
-    coarse_rows: PositiveInt | None = None
     freeze_tokens: bool = False
     augment: AugmentConfig = AugmentConfig()
     text_encoder: TextEncoderConfig | None = None
@@ -188,7 +185,7 @@ class CodecStage(Stage):
         batches = islice(epochs, config.principal)
         mels = torch.cat([self.front_end(batch["wave"]) for batch in batches])
         generator = torch.Generator().manual_seed(config.train.seed)
-        principal_start(self.codec, mels, generator, config.coarse_rows)
+        principal_start(self.codec, mels, generator)
 
     def attach(self, prepared: Mapping[str, nn.Module], device: torch.device) -> None:
         super().attach(prepared, device)

@@ -208,7 +208,7 @@ def start_from_codes(transformer: nn.Module, codec: Codec | None) -> None:
             "codes 'codec' needs a codec with residual codes, and a decoder with position 'column' "
             "and code_width no more than the codec's quantizer.code_dim"
         )
-    books = torch.cat([book.effective() for book in codec.quantizer.books()])  # [F', K, d]
+    books = torch.cat([book.codes for book in codec.quantizer.books()])  # [F', K, d]
     sounds = codes_of(books, embedding.codes.embedding_dim)
     embedding.start_from(sounds)
     logits.start_from(sounds)
