@@ -19,6 +19,7 @@ from diffsound.generation.loops import NOT_FOR_EDITS
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.settings import check_takes
 from diffsound.serving.access import Allowances, KeyRing
+from diffsound.serving.answers import AnswerSpace, file_bytes
 from diffsound.serving.batching import BatchEngine
 from diffsound.serving.errors import (
     CancelledError,
@@ -31,6 +32,7 @@ from diffsound.serving.schemas import (
     ClipSource,
     Drawing,
     Extend,
+    FileRequest,
     GenerateRequest,
     Inpaint,
     Vary,
@@ -84,6 +86,7 @@ class Service:
         )
         self.metrics.watch("kept_bytes", lambda: self.store.bytes, kind="sounds")
         self.metrics.watch("kept_bytes", lambda: self.jobs.bytes, kind="jobs")
+        self.answers = AnswerSpace(settings.limits.answer_bytes)
         self._decodes = asyncio.Semaphore(DECODES_AT_ONCE)
 
     async def sweep(self) -> None:
@@ -194,6 +197,11 @@ class Service:
         if sound is None:
             raise NotFoundError("there is no such sound, or it has expired")
         return sound
+
+    def reserve_file(self, request: Request, file: FileRequest, sound: Sound) -> None:
+        """Count a sound's file among the answers that are being sent, or refuse it."""
+        size = file_bytes(file, sound.duration, sound.sample_rate)
+        self.answers.reserve(request.scope, size)
 
     async def make(self, drawing: Drawing, request: Request) -> list[Sound]:
         """The sounds of a request."""
