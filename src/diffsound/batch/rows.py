@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -228,7 +229,7 @@ def _jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    reader = csv.reader(io.StringIO(text), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(path, header)
