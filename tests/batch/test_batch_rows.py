@@ -147,6 +147,13 @@ def test_names_that_differ_in_case_only_are_one_file_on_some_machines(tmp_path: 
         read_requests(path, "wav")
 
 
+@pytest.mark.parametrize("folder", ["Manifest.jsonl", "LICENCE.txt", "wind.wav"])
+def test_a_folder_of_a_pack_cannot_have_the_name_of_a_file(tmp_path: Path, folder: str) -> None:
+    rows = {"prompt": "rain", "folder": folder}, {"prompt": "wind"}
+    with pytest.raises(DataError, match=r"line 1: the pack has a file named"):
+        read_requests(write(tmp_path / "p.jsonl", *rows), "wav", folders=True)
+
+
 @given(
     st.lists(st.tuples(st.text(min_size=1), st.integers(0, 2**63 - 1)), min_size=1, max_size=5),
     st.text(),
