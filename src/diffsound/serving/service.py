@@ -40,7 +40,7 @@ from diffsound.serving.schemas import (
 )
 from diffsound.serving.settings import MEBIBYTE, Limits, ServerSettings
 from diffsound.serving.sounds import SoundStore, read_upload
-from diffsound.serving.tasks import Choose, Listener, Recipe, Task
+from diffsound.serving.tasks import Choose, Listener, Recipe, Task, on_loop
 from diffsound.serving.telemetry import Metrics
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class Service:
         self.engine.submit(task)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self.settings.limits.timeout + 0.1, lambda: task.ended)
-        task.result.add_done_callback(lambda _: _on_loop(loop, timer.cancel))
+        task.result.add_done_callback(lambda _: on_loop(loop, timer.cancel))
         return task
 
     async def _wait(self, task: Task, request: Request) -> list[Sound]:
@@ -289,11 +289,6 @@ def _edit_of(request: Inpaint | Extend | Vary, clip: Sound) -> Callable[[TextToS
     if isinstance(request, Extend):
         return lambda pipeline: edits.extend(pipeline.bundle, clip, request.seconds)
     return lambda pipeline: edits.vary(pipeline.bundle, clip, request.strength)
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(call)
 
 
 async def _hang_up(request: Request) -> None:
