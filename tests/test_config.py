@@ -81,6 +81,9 @@ def test_dump_round_trip(tmp_path: Path) -> None:
     assert load_config(Outer, write(tmp_path / "c.yaml", dump_yaml(config))) == config
 
 
+MERGES = "a0: &a0 {k: 1, l: 2}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 12)
+)
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
 )
@@ -91,10 +94,13 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     [
         "[" * 20_000, "{a: " * 20_000, "1: 2", "{1: {2: 3}}", "? [a]\n: b", "a: " + "9" * 5000,
         "a: 2001-99-99", "&x {a: *x}", "&x [*x]", LAUGHS, "a: \x00", "a: !!python/none x",
+        MERGES, "decoder: {layers: 0x" + "f" * 5000 + "}", "? 0x" + "f" * 5000 + "\n: 1",
+        "a: 1" + ":1" * 5000, "a: 1" + ":1" * 5000 + ".5",
     ],
     ids=["deep list", "deep map", "integer key", "nested integer key", "list as key",
          "huge integer", "no such day", "map in itself", "list in itself", "a billion laughs",
-         "NUL", "unknown tag"],
+         "NUL", "unknown tag", "merged maps", "huge hexadecimal integer", "huge integer as key",
+         "huge integer to base 60", "huge number to base 60"],
 )  # fmt: skip
 def test_yaml_that_breaks_a_parser_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "c.yaml"

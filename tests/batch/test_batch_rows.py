@@ -37,6 +37,14 @@ def test_jsonl_csv_and_text_say_the_same(tmp_path: Path) -> None:
     assert [r.seeds for r in by_text] == [by_json[0].seeds, by_json[2].seeds]
 
 
+def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
+    """Python's own list of line ends is longer than that of any file format."""
+    odd = "rain\x0b\x0c\x1c\x85\u2028wind"
+    for name, *head in (("p.csv", "prompt"), ("p.txt",)):
+        (request,) = read_requests(write(tmp_path / name, *head, odd), "wav")
+        assert request.prompt == odd
+
+
 def test_an_empty_prompt_is_a_row_in_every_format(tmp_path: Path) -> None:
     """It is reported with its line when it comes to be made; the other rows are not held up."""
     by_json = write(tmp_path / "p.jsonl", {"prompt": "rain"}, {"prompt": "", "seed": 3})
@@ -137,6 +145,13 @@ def test_names_that_differ_in_case_only_are_one_file_on_some_machines(tmp_path: 
     path = write(tmp_path / "p.jsonl", {"prompt": "a", "name": "X"}, {"prompt": "b", "name": "x"})
     with pytest.raises(DataError, match="would both"):
         read_requests(path, "wav")
+
+
+@pytest.mark.parametrize("folder", ["Manifest.jsonl", "LICENCE.txt", "wind.wav"])
+def test_a_folder_of_a_pack_cannot_have_the_name_of_a_file(tmp_path: Path, folder: str) -> None:
+    rows = {"prompt": "rain", "folder": folder}, {"prompt": "wind"}
+    with pytest.raises(DataError, match=r"line 1: the pack has a file named"):
+        read_requests(write(tmp_path / "p.jsonl", *rows), "wav", folders=True)
 
 
 @given(

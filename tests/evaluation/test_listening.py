@@ -7,7 +7,9 @@ import itertools
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from diffsound.errors import DataError, InputError
+from diffsound.evaluation import listening
 from diffsound.evaluation.listening import (
     ListeningServer,
     Ratings,
@@ -141,6 +144,44 @@ def test_the_server_serves_only_the_page(server: ListeningServer, test_folder: P
     many = {"Content-Length": str(1 << 30)}
     assert request(server, "PUT", f"/ratings/{LISTENER}", headers=many)[0] == 413
     assert len(list((test_folder / "ratings").iterdir())) == 1
+
+
+def test_connections_have_an_end_and_a_number(
+    test_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sends a header now and then would keep a thread for good."""
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(listening, "CONNECTION_SECONDS", 1.0)
+    with ListeningServer(test_folder, port=0) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        address = "127.0.0.1", server.server_address[1]
+        lines = [socket.create_connection(address, timeout=30) for _ in range(3)]
+        for line in lines[:2]:
+            line.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        for line in (lines[2], *lines[:2]):  # refused at once, then ended
+            with suppress(ConnectionResetError):
+                assert line.recv(100) == b""
+            line.close()
+        deadline = time.monotonic() + 30
+        while True:  # their places are free again
+            try:
+                assert request(server, "GET", "/")[0] == 200
+                break
+            except (http.client.HTTPException, OSError):
+                assert time.monotonic() < deadline
+        server.shutdown()
+        thread.join()
+
+
+def test_a_test_takes_so_many_listeners(test_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MAX_LISTENERS", 1)
+    key = read_key(test_folder)
+    for _ in range(2):  # again by the same one is fine
+        keep_ratings(test_folder, parse_ratings(body(test_folder, 3).encode(), key))
+    other = parse_ratings(body(test_folder, 3, listener="b" * 16).encode(), key)
+    with pytest.raises(InputError, match="takes no more"):
+        keep_ratings(test_folder, other)
 
 
 def test_answers_carry_a_content_policy(server: ListeningServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
         def monotonic(self) -> float:
             return self.now
 
+        def time(self) -> float:
+            return self.now + 10
+
     clock = Clock()
     monkeypatch.setattr(access, "time", clock)
     return clock
+
+
+def settle(file: Path, clock: Any) -> None:
+    """As if the file had been changed a while ago."""
+    clock.now += 2
+    if file.exists():
+        os.utime(file, (clock.now, clock.now))
 
 
 def test_a_key_file_has_keys_names_and_comments(tmp_path: Path) -> None:
@@ -62,11 +73,11 @@ def test_keys_rotate_when_the_file_changes(tmp_path: Path, clock: Any) -> None:
     assert ring.holder("old") == "ann"
     assert ring.holder("new") is None
     file.write_text("old ann\nnew ann\n")
-    clock.now += 2
+    settle(file, clock)
     assert ring.holder("new") == "ann"
     assert ring.holder("old") == "ann"
     file.write_text("new ann\n")
-    clock.now += 2
+    settle(file, clock)
     assert ring.holder("old") is None
     assert ring.holder("fixed") is not None
 
@@ -83,14 +94,42 @@ def test_a_broken_key_file_changes_nothing(
         file.unlink()
     else:
         file.write_bytes(broken)
-    clock.now += 2
+    settle(file, clock)
     assert ring.holder("old") == "ann"
     assert ring.holder("") is None
     assert ring
     file.write_text("new ann\n")
-    clock.now += 2
+    settle(file, clock)
     assert ring.holder("old") is None
     assert ring.holder("new") == "ann"
+
+
+def test_half_a_key_opens_nothing(tmp_path: Path, clock: Any) -> None:
+    """An editor or a copy may be caught in the middle of writing the file."""
+    file = tmp_path / "keys"
+    file.write_text("old ann\n")
+    ring = KeyRing((), file)
+    for written in ("n", "new-s", "new-secret ann\n"):
+        file.write_text(written)
+        clock.now += 2
+        os.utime(file, (clock.time(), clock.time()))
+        assert ring.holder(written.split()[0]) is None
+        assert ring.holder("old") == "ann"
+    settle(file, clock)
+    assert ring.holder("new-secret") == "ann"
+    assert ring.holder("old") is None
+
+
+def test_a_key_file_that_becomes_a_pipe_does_not_block(tmp_path: Path, clock: Any) -> None:
+    file = tmp_path / "keys"
+    file.write_text("old ann\n")
+    ring = KeyRing((), file)
+    file.unlink()
+    os.mkfifo(file)
+    settle(file, clock)
+    assert ring.holder("old") == "ann"
+    with pytest.raises(ConfigError, match="not a regular file"):
+        KeyRing((), file)
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,32 @@ def test_the_second_request_of_a_connection_times_out_too(strict: str) -> None:
         assert read_all(line).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nContent-Length: 1000", b"x"),
+        (b"POST /nowhere HTTP/1.1\r\nTransfer-Encoding: chunked", b"1\r\nx\r\n"),
+        (b"POST /v1/jobs HTTP/1.1\r\nOrigin: http://evil\r\nContent-Length: 9", b"x"),
+    ],
+    ids=["not wanted", "no such page", "other site"],
+)
+def test_a_body_that_goes_on_after_its_answer_times_out(
+    strict: str, head: bytes, more: bytes
+) -> None:
+    """One more byte stops uvicorn's keep-alive timer, and the place would be taken for good."""
+    with connected(strict) as line:
+        line.sendall(head + b"\r\nHost: 127.0.0.1\r\n\r\n")
+        assert line.recv(65536).startswith(b"HTTP/1.1 ")
+        line.sendall(more)
+        assert read_all(line).count(b"HTTP/1.1 ") == 0  # closed, and not answered twice
+
+
+def test_requests_sent_together_are_answered_in_turn(strict: str) -> None:
+    with connected(strict) as line:
+        line.sendall(HEALTH * 2 + HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert read_all(line).count(b"HTTP/1.1 200 ") == 3
+
+
 def test_a_connection_that_says_nothing_is_closed(strict: str) -> None:
     with connected(strict) as line:
         assert read_all(line) == b""

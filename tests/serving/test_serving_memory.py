@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
+import socket
 import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import httpx
 import numpy as np
+import pytest
+import soundfile
 from fastapi.testclient import TestClient
 
+from diffsound.errors import InputError
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.sound import Sound
 from diffsound.model.bundle import Bundle
-from diffsound.serving.errors import CancelledError
+from diffsound.serving.answers import AnswerSpace
+from diffsound.serving.errors import CancelledError, TooManyError
 from diffsound.serving.jobs import RECORD_BYTES, JobBook, JobRecord
+from diffsound.serving.settings import MEBIBYTE, Limits
 from diffsound.serving.sounds import SoundStore
 from diffsound.serving.tasks import Recipe, Task
-from serving_support import HOST, make_app, wait_ready
+from serving_support import HOST, live_server, make_app, wait_ready
 
+WIDE = {"rate": 192_000, "channels": 2, "bit_depth": "32f"}  # 1.5 MB for a second of sound
 LONG = {"prompt": "rain", "duration": 30, "num_inference_steps": 1, "num_candidates": 4}
 SOUND_BYTES = 30 * 22050 * 4
 
@@ -166,3 +175,77 @@ def test_a_cancelled_task_lets_go_of_its_sounds() -> None:
     task.cancel()
     assert wave() is None
     assert isinstance(task.result.exception(), CancelledError)
+
+
+def test_answers_have_a_space_and_one_caller_half_of_it() -> None:
+    space = AnswerSpace(1000)
+    first, second, other = {"caller": "ann"}, {"caller": "ann"}, {"caller": "bob"}
+    with pytest.raises(InputError, match="ask for fewer"):
+        space.reserve(first, 501)
+    space.reserve(first, 400)
+    with pytest.raises(TooManyError, match="try again in 1 s"):
+        space.reserve(second, 101)
+    space.reserve(other, 500)
+    with pytest.raises(TooManyError):
+        space.reserve({"caller": "cid"}, 101)
+    assert space.bytes == 900
+    space.release(first)
+    space.release(first)  # it was refused before, or has no answer to speak of
+    space.release(second)
+    assert space.bytes == 500
+    space.reserve(second, 500)
+
+
+def test_answers_that_nobody_reads_are_limited(pipeline: TextToSound) -> None:
+    """A few bytes of a request make megabytes of an answer, which wait until they are read."""
+    app = make_app(pipeline, limits=Limits(answer_bytes=32 * MEBIBYTE))
+    noise = np.random.default_rng(0).uniform(-0.3, 0.3, 5 * 22050)
+    clip = io.BytesIO()
+    soundfile.write(clip, noise, 22050, format="WAV")
+    with live_server(app) as url, httpx.Client(base_url=url, timeout=60) as client:
+        sound = client.post("/v1/clips", files={"clip": clip.getvalue()}).json()
+        query = "&".join(f"{name}={value}" for name, value in WIDE.items())
+        head = f"GET {sound['url']}?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        host, port = url.removeprefix("http://").split(":")
+        lines = []
+        for _ in range(2):
+            line = socket.socket()
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.settimeout(60)
+            line.connect((host, int(port)))
+            line.sendall(head)
+            lines.append(line)
+            assert line.recv(100).startswith(b"HTTP/1.1 200 ")
+        answer = client.get(sound["url"], params=WIDE)
+        assert answer.status_code == 429
+        assert answer.headers["Retry-After"] == "1"
+        assert client.get(sound["url"]).status_code == 200  # what fits is sent
+        for line in lines:
+            line.close()
+        deadline = time.monotonic() + 60
+        while (answer := client.get(sound["url"], params=WIDE)).status_code == 429:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        kept = app.state.service.store.get(sound["id"])
+        assert answer.content == kept.encode("wav", **WIDE)  # whole, though sent in pieces
+        deadline = time.monotonic() + 60
+        while app.state.service.answers.bytes:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_an_answer_larger_than_the_space_is_refused_before_it_is_made(
+    pipeline: TextToSound,
+) -> None:
+    app = make_app(pipeline, limits=Limits(answer_bytes=2 * MEBIBYTE))
+    with TestClient(app, base_url=f"http://{HOST}") as client:
+        wait_ready(client)
+        body = {"prompt": "rain", "duration": 1, "num_inference_steps": 1}
+        answer = client.post("/v1/generate", json=body | WIDE)
+        assert answer.status_code == 422
+        assert "MiB" in answer.json()["detail"]
+        assert client.post("/v1/generate", json=body).status_code == 200
+        accept = {"Accept": "application/json"}
+        links = body | WIDE | {"deliver": "url"}
+        assert client.post("/v1/generate", json=links, headers=accept).status_code == 200
+        assert app.state.service.answers.bytes == 0

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from diffsound import __version__
-from diffsound.batch.manifest import MANIFEST, Entry
+from diffsound.batch.manifest import FAILURES, MANIFEST, Entry
 from diffsound.errors import AudioError
 from diffsound.files import atomic_write, write_text
 from diffsound.model.bundle import read_config
 
 PACK_LOUDNESS = -23.0  # LUFS, unless another loudness is asked for
 LICENCE, CREDITS = "LICENCE.txt", "CREDITS.txt"
+OWN_FILES = (LICENCE, CREDITS, MANIFEST, FAILURES)
 _DATE = (1980, 1, 1, 0, 0, 0)  # of every file in the zip, so that equal packs are equal files
 
 _LICENCE_TEXT = """\

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import Field, create_model
 
 from diffsound.audio.io import check_encoding
+from diffsound.batch.pack import OWN_FILES
 from diffsound.config import Config, parse_config, shown
 from diffsound.errors import ConfigError, DataError, DiffsoundError
 from diffsound.files import parse_json, read_text
@@ -144,7 +146,17 @@ def read_requests(
         requests.append(request)
     if not requests:
         raise DataError(f"{path} has no prompts")
+    _check_folders(path, written)
     return requests
+
+
+def _check_folders(path: Path, written: Mapping[str, int]) -> None:
+    """Refuse a folder with the name of a file; written: lines by their files' names."""
+    files = {*written, *(name.lower() for name in OWN_FILES)}
+    for name, line in written.items():
+        folder, slash, _ = name.partition("/")
+        if slash and folder in files:
+            raise DataError(f"{path}, line {line}: the pack has a file named {folder}")
 
 
 def _request(line: int, row: BatchRow, occurrence: int, file_format: str) -> RowTask:
@@ -228,7 +240,7 @@ def _jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    reader = csv.reader(io.StringIO(text), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(path, header)

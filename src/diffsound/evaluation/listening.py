@@ -18,6 +18,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import secrets
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -37,9 +38,8 @@ from diffsound.evaluation.sets import common_texts, write_json
 from diffsound.files import make_folder, parse_json, read_json, write_text
 from diffsound.html import render, write_page
 
-REAL = "real"
+REAL, MOS = "real", "MOS"
 SCALES = ("relevance", "fidelity", "intelligibility")
-MOS = "MOS"
 LOUDNESS = -23.0  # LUFS; louder sounds seem better
 # Table 1: relevance, fidelity, intelligibility, MOS.
 PAPER = {
@@ -50,6 +50,8 @@ PAPER = {
 _RATE = 22050
 _NAME = re.compile(r"[0-9a-f]{8,64}")
 _LARGEST = 1 << 20  # bytes of a listener's ratings
+MAX_LISTENERS, MAX_CONNECTIONS = 1000, 64
+CONNECTION_SECONDS = 300.0  # for one to end, however slowly it sends and reads
 
 Grade = Annotated[int, Field(ge=0, le=5)]
 
@@ -185,6 +187,8 @@ def keep_ratings(folder: str | Path, ratings: Ratings) -> Ratings:
         for name, rating in before.ratings.items():
             if name not in joined or joined[name].at < rating.at:
                 joined[name] = rating
+    elif sum(1 for _ in path.parent.glob("*.json")) >= MAX_LISTENERS:
+        raise InputError(f"the test has {MAX_LISTENERS} listeners, and takes no more")
     result = ratings.model_copy(update={"ratings": joined})
     write_json(path, result.model_dump(mode="json"))
     return result
@@ -216,10 +220,24 @@ class ListeningServer(ThreadingHTTPServer):
             raise InputError(f"{folder} has no page: {error.strerror}") from error
         # Two tabs of one listener may send at once; a file must be read and rewritten as one step.
         self.writing = threading.Lock()
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise InputError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        end = threading.Timer(CONNECTION_SECONDS, request.shutdown, (socket.SHUT_RDWR,))
+        end.daemon = True
+        end.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            self._places.release()
 
     @property
     def url(self) -> str:

@@ -13,11 +13,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from diffsound.errors import ConfigError
+from diffsound.files import read_text
 from diffsound.serving.errors import TooManyError
 from diffsound.serving.settings import Limits
 from diffsound.serving.telemetry import audit, log
 
 RELOAD_SECONDS = 1.0  # between checks of the key file
+SETTLED_SECONDS = 1.0  # since its last change, before it is read
+MAX_KEY_FILE = 2**20  # bytes
 MAX_CALLERS = 10_000  # callers whose allowances are remembered
 DAY = 86_400.0
 
@@ -29,7 +32,7 @@ def read_key_file(path: Path) -> dict[str, str]:
     without a name goes by its fingerprint, so that no log ever has the key itself.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path, limit=MAX_KEY_FILE).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"cannot read the API keys in {path}: {reason}") from error
@@ -45,9 +48,10 @@ def read_key_file(path: Path) -> dict[str, str]:
 
 
 class KeyRing:
-    """The API keys; those of a file are read again when it changes.
+    """The API keys; those of a file are read again when it has changed.
 
-    A file that becomes unreadable or empty changes nothing: the last good keys stay valid.
+    A file that becomes unreadable or empty changes nothing: the last good keys stay valid. One that
+    changed a moment ago may be half-written, and half a key must open nothing: it has to settle.
     """
 
     def __init__(self, keys: Iterable[str] = (), path: Path | None = None) -> None:
@@ -76,7 +80,7 @@ class KeyRing:
             return
         self._looked_at = now
         state = self._file_state()
-        if state == self._state:
+        if state == self._state or (state and 0 <= time.time() - state[0] / 1e9 < SETTLED_SECONDS):
             return
         self._state = state
         try:

@@ -7,19 +7,16 @@ import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Header, Path, Query, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
-from starlette.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from diffsound import __version__
 from diffsound.errors import InputError
-from diffsound.generation.settings import GivenOutput
-from diffsound.generation.sound import Sound
+from diffsound.serving.answers import accepted, answer_bytes, as_audio, as_json, private
 from diffsound.serving.errors import ERRORS, NotFoundError
 from diffsound.serving.jobs import JobListener, JobRecord
 from diffsound.serving.schemas import (
     MEDIA_TYPES,
-    AudioFormat,
     BundleAnswer,
     BundlesAnswer,
     ClipSource,
@@ -45,12 +42,6 @@ from diffsound.serving.sounds import describe, spectrogram_bytes
 
 # The limits that /v1/bundles reports, so that a page offers no more than them.
 _TOLD_LIMITS = {"prompt_chars", "duration", "candidates", "steps", "work", "upload_bytes"}
-_MEDIA_ALIASES = {
-    "audio/x-wav": "wav",
-    "audio/wave": "wav",
-    "audio/vnd.wave": "wav",
-    "audio/mp3": "mp3",
-}
 
 MULTIPART = "multipart/form-data"
 _AUDIO = {
@@ -79,17 +70,21 @@ def sound_router(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     async def make(drawing: Drawing, delivery: Delivery, request: Request) -> Response:
-        format = _accepted(request.headers.get("accept"), delivery)
+        format = accepted(request.headers.get("accept"), delivery)
         delivery = delivery.model_copy(update={"format": format or delivery.format})
         output = delivery.output()
         if drawing.loop and delivery.trim:
             raise InputError("trim would open the loop; leave it out")
         if format is not None and drawing.num_sounds > 1:
             raise HTTPException(406, "several sounds come as JSON: send 'Accept: application/json'")
+        seconds = getattr(drawing, "duration", None) or service.limits.duration
+        rate = service.pipeline(drawing.bundle)[1].sample_rate
+        size = answer_bytes(format, delivery, drawing.num_sounds, seconds, rate)
+        service.answers.reserve(request.scope, size)
         sounds = await service.make(drawing, request)
         if format is None:
-            return await run_in_threadpool(_as_json, service, sounds, delivery, output)
-        return await run_in_threadpool(_as_audio, sounds[0], format, output)
+            return await service.answers.encode(as_json, service.store, sounds, delivery, output)
+        return await service.answers.encode(as_audio, sounds[0], format, output)
 
     @router.post("/generate", tags=["sounds"], responses=_SOUNDS)
     async def generate(body: GenerateNow, request: Request) -> Response:
@@ -130,10 +125,11 @@ def sound_router(service: Service) -> APIRouter:
         response_class=Response,
         responses=ERRORS | {200: {"content": _AUDIO, "description": "The file."}},
     )
-    async def sound(name: str, file: Annotated[FileRequest, Query()]) -> Response:
+    async def sound(name: str, file: Annotated[FileRequest, Query()], request: Request) -> Response:
         """A kept sound as a file."""
-        kept = service.sound(name)
-        return await run_in_threadpool(_as_audio, kept, file.format, file.output())
+        kept, output = service.sound(name), file.output()
+        service.reserve_file(request, file, kept)
+        return await service.answers.encode(as_audio, kept, file.format, output)
 
     @router.get(
         "/sounds/{name}/spectrogram.png",
@@ -144,7 +140,7 @@ def sound_router(service: Service) -> APIRouter:
     )
     async def spectrogram(name: str) -> Response:
         """A kept sound's spectrogram."""
-        picture = await run_in_threadpool(spectrogram_bytes, service.sound(name).mel)
+        picture = await service.answers.encode(spectrogram_bytes, service.sound(name).mel)
         return Response(picture, media_type="image/png", headers=private())
 
     @router.get(
@@ -157,13 +153,15 @@ def sound_router(service: Service) -> APIRouter:
         name: str,
         number: Annotated[int, Path(ge=1)],
         file: Annotated[FileRequest, Query()],
+        request: Request,
     ) -> Response:
         """A layer of a kept scene as a file, as long and as loud as in the scene."""
         scene = service.sound(name)
         if number > len(scene.layers):
             raise NotFoundError(f"this sound has {len(scene.layers)} layers, counted from 1")
         layer, output = scene.layers[number - 1], file.output()
-        data = await run_in_threadpool(scene.encode_layer, layer, file.format, **output)
+        service.reserve_file(request, file, scene)
+        data = await service.answers.encode(scene.encode_layer, layer, file.format, **output)
         return Response(data, 200, private(), MEDIA_TYPES[file.format])
 
     @router.get("/bundles", tags=["server"], responses=ERRORS)
@@ -264,61 +262,3 @@ def job_router(service: Service) -> APIRouter:
         return record
 
     return router
-
-
-def _as_json(
-    service: Service, sounds: list[Sound], delivery: Delivery, output: GivenOutput
-) -> Response:
-    if delivery.deliver == "url":
-        answers = [describe(sound, service.store.add(sound)) for sound in sounds]
-    else:
-        answers = [describe(sound, format=delivery.format, output=output) for sound in sounds]
-    return JSONResponse(SoundsAnswer(sounds=answers).model_dump(mode="json"))
-
-
-def _as_audio(sound: Sound, format: AudioFormat, output: GivenOutput) -> Response:
-    headers = private() | {
-        "Content-Disposition": f'inline; filename="diffsound-{sound.seed}.{format}"',
-        "X-Diffsound-Seed": str(sound.seed),
-    }
-    return Response(sound.encode(format, **output), 200, headers, MEDIA_TYPES[format])
-
-
-def private() -> dict[str, str]:
-    """Headers that let the caller's own cache keep a sound, but no shared one."""
-    return {"Cache-Control": "private, max-age=3600"}
-
-
-def _accepted(accept: str | None, delivery: Delivery) -> AudioFormat | None:
-    """The audio format to answer with, or None for JSON; 406 if neither is acceptable.
-
-    An audio type in the header chooses the format unless the request names one itself.
-    """
-    formats = {media: name for name, media in MEDIA_TYPES.items()} | _MEDIA_ALIASES
-    chosen = "format" in delivery.model_fields_set
-    for media in _by_preference(accept or "*/*"):
-        if media in ("*/*", "audio/*"):
-            return delivery.format
-        if media in formats:
-            return delivery.format if chosen else formats[media]  # type: ignore[return-value]
-        if media in ("application/json", "application/*"):
-            return None
-    raise HTTPException(406, f"available: {', '.join(MEDIA_TYPES.values())}, application/json")
-
-
-def _by_preference(accept: str) -> list[str]:
-    """The header's media ranges, best first, without those of weight 0."""
-    weighted = []
-    for part in accept.split(","):
-        media, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        weight = 1.0
-        for parameter in parameters:
-            name, _, value = parameter.partition("=")
-            if name == "q":
-                try:
-                    weight = float(value)
-                except ValueError:
-                    weight = 0.0
-        if media and weight > 0:
-            weighted.append((weight, media))
-    return [media for _, media in sorted(weighted, key=lambda pair: -pair[0])]

@@ -82,7 +82,7 @@ def create_app(settings: ServerSettings | None = None, load: Load | None = None)
             ],
             expose_headers=["Location", "Retry-After", "X-Diffsound-Seed", "X-Request-ID"],
         )  # fmt: skip
-    app.add_middleware(RequestLog, metrics=service.metrics)
+    app.add_middleware(RequestLog, metrics=service.metrics, answers=service.answers)
     return app
 
 

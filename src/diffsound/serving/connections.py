@@ -1,8 +1,9 @@
 """Guarded connections: how many there may be, and how slowly they may send and read.
 
-uvicorn limits the size of a request's head, and the time between requests. It waits
-forever for the rest of a head and for a client that does not read its answer, and it counts
-connections only once they have sent a request. This protocol closes those gaps.
+uvicorn limits the size of a request's head, and the time between requests. It waits forever for the
+rest of a head, for the rest of a body that has been answered already, and for a client that does
+not read its answer, and it counts connections only once they have sent a request. This protocol
+closes those gaps.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ def guarded_protocol(limits: Limits, metrics: Metrics) -> type[H11Protocol]:
             self._address: str | None = None  # counted under it, once let in
             self._head_timer: asyncio.TimerHandle | None = None
             self._write_timer: asyncio.TimerHandle | None = None
-            self._unread = 0  # bytes of the answer that the client had not taken at the last look
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -90,8 +90,7 @@ def guarded_protocol(limits: Limits, metrics: Metrics) -> type[H11Protocol]:
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._unread = self.transport.get_write_buffer_size()
-            self._write_timer = self.loop.call_later(limits.write_timeout, self._check_writing)
+            self._write_timer = self.loop.call_later(limits.write_timeout, self._is_unread)
 
         def resume_writing(self) -> None:
             super().resume_writing()
@@ -103,28 +102,27 @@ def guarded_protocol(limits: Limits, metrics: Metrics) -> type[H11Protocol]:
             """Start the clock when a request's head is awaited, stop it when it is there.
 
             Between requests uvicorn's own keep-alive timer runs, until the first byte of the next.
+            A body that goes on after its answer counts as part of the wait.
             """
-            awaited = self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
-            if awaited and self._head_timer is None:
+            state = self.conn.their_state
+            answered = state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+            between = state is h11.IDLE and self.timeout_keep_alive_task is None
+            if (answered or between) and self._head_timer is None:
                 self._head_timer = self.loop.call_later(limits.head_timeout, self._head_is_late)
-            elif not awaited and self._head_timer is not None:
+            elif not (answered or between) and self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
 
         def _head_is_late(self) -> None:
-            if self.conn.trailing_data[0]:
+            if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
                 self._refuse("408 Request Timeout", "the headers did not arrive in time", "head")
             else:
-                self.transport.close()  # a browser that connected in advance and sent no request
+                # A browser that connected in advance, or a body that nobody waits for.
+                self.transport.close()
 
-        def _check_writing(self) -> None:
-            left = self.transport.get_write_buffer_size()
-            if left >= self._unread:
-                metrics.connections_refused.labels("unread").inc()
-                self.transport.abort()
-            else:
-                self._unread = left
-                self._write_timer = self.loop.call_later(limits.write_timeout, self._check_writing)
+        def _is_unread(self) -> None:
+            metrics.connections_refused.labels("unread").inc()
+            self.transport.abort()
 
         def _refuse(self, status: str, detail: str, reason: str) -> None:
             metrics.connections_refused.labels(reason).inc()

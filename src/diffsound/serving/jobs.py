@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from diffsound.serving.errors import CancelledError, public_message
 from diffsound.serving.schemas import JobAnswer, Operation, SoundAnswer
 from diffsound.serving.sounds import SoundStore, describe, preview_url
-from diffsound.serving.tasks import Listener, Task
+from diffsound.serving.tasks import Listener, Task, on_loop
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -161,22 +161,18 @@ class JobListener(Listener):
         return watched and time.monotonic() >= self._next_preview.get(item, 0.0)
 
     def on_progress(self, item: int, share: float) -> None:
-        self._tell(self._record.on_progress, item, share)
+        on_loop(self._loop, self._record.on_progress, item, share)
 
     def on_preview(self, item: int, pipeline: TextToSound, tokens: Tensor) -> None:
         start = time.monotonic()
         url = preview_url(pipeline, tokens)
         end = time.monotonic()
         self._next_preview[item] = end + (end - start) * (1 / PREVIEW_SHARE - 1)
-        self._tell(self._record.on_preview, item, url)
+        on_loop(self._loop, self._record.on_preview, item, url)
 
     def on_sound(self, item: int, sound: Sound) -> None:
         answer = describe(sound, self._store.add(sound))
-        self._tell(self._record.on_sound, item, answer.model_dump_json())
-
-    def _tell(self, hear: Any, *arguments: Any) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(hear, *arguments)
+        on_loop(self._loop, self._record.on_sound, item, answer.model_dump_json())
 
 
 class JobBook:
@@ -212,12 +208,9 @@ class JobBook:
         record.task = task
         self._jobs[record.id] = record
         loop = asyncio.get_running_loop()
-
-        def on_end(future: Any) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(record.finish, future.exception())
-
-        task.result.add_done_callback(on_end)
+        task.result.add_done_callback(
+            lambda future: on_loop(loop, record.finish, future.exception())
+        )
 
     def sweep(self) -> None:
         """Forget jobs that are too old or too large in total."""

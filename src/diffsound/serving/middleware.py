@@ -7,12 +7,14 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffsound.serving.access import Allowances, KeyRing, caller_address
+from diffsound.serving.answers import AnswerSpace
 from diffsound.serving.errors import TooManyError, error_response
 from diffsound.serving.settings import ServerSettings
 from diffsound.serving.telemetry import Metrics, audit, log
@@ -25,6 +27,7 @@ MAX_PATH = 2048
 MAX_HEAD_BYTES = 16 * 1024
 MAX_JSON_BYTES = 64 * 1024
 FORM_OVERHEAD = 64 * 1024
+PIECE_BYTES = 2**20  # of an answer
 _LOGGED_PATH = 200  # characters
 
 # The page uses nothing but this server, and the browser holds it to that.
@@ -41,11 +44,16 @@ Refusal = tuple[int, str]  # status and detail
 
 
 class RequestLog:
-    """Outermost: the request's id, its log line, its metrics, and a safety net for bugs."""
+    """Outermost: the request's id, its log line, its metrics, and a safety net for bugs.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    An answer goes out in pieces, the next when the client has taken the last, so that a request
+    ends, and is counted, when its answer is with the client.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, answers: AnswerSpace) -> None:
         self.app = app
         self.metrics = metrics
+        self.answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,7 +73,8 @@ class RequestLog:
                 headers["X-Request-ID"] = name
                 for header, value in SECURITY_HEADERS.items():
                     headers.setdefault(header, value)
-            await send(message)
+            for piece in _pieces(message):
+                await send(piece)
 
         try:
             await self.app(scope, receive, send_with_id)
@@ -77,6 +86,7 @@ class RequestLog:
                 )
                 await answer(scope, receive, send_with_id)
         finally:
+            self.answers.release(scope)
             self._count(scope, status or 499, time.monotonic() - start)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
@@ -228,6 +238,15 @@ class BodyLimit:
         if refusal is not None:
             more = {"Connection": "close"} | ({"Retry-After": "1"} if refusal[0] == 429 else {})
             await error_response(*refusal, scope["request_id"], more)(scope, receive, send)
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """The message, or several if its body is large."""
+    body, start = message.get("body", b""), 0
+    while len(body) - start > PIECE_BYTES:
+        yield message | {"body": body[start : start + PIECE_BYTES], "more_body": True}
+        start += PIECE_BYTES
+    yield message | {"body": body[start:]} if start else message
 
 
 def _is_guarded(path: str) -> bool:

@@ -19,6 +19,7 @@ from diffsound.generation.loops import NOT_FOR_EDITS
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.settings import check_takes
 from diffsound.serving.access import Allowances, KeyRing
+from diffsound.serving.answers import AnswerSpace, file_bytes
 from diffsound.serving.batching import BatchEngine
 from diffsound.serving.errors import (
     CancelledError,
@@ -31,6 +32,7 @@ from diffsound.serving.schemas import (
     ClipSource,
     Drawing,
     Extend,
+    FileRequest,
     GenerateRequest,
     Inpaint,
     Vary,
@@ -38,7 +40,7 @@ from diffsound.serving.schemas import (
 )
 from diffsound.serving.settings import MEBIBYTE, Limits, ServerSettings
 from diffsound.serving.sounds import SoundStore, read_upload
-from diffsound.serving.tasks import Choose, Listener, Recipe, Task
+from diffsound.serving.tasks import Choose, Listener, Recipe, Task, on_loop
 from diffsound.serving.telemetry import Metrics
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Service:
         )
         self.metrics.watch("kept_bytes", lambda: self.store.bytes, kind="sounds")
         self.metrics.watch("kept_bytes", lambda: self.jobs.bytes, kind="jobs")
+        self.answers = AnswerSpace(settings.limits.answer_bytes)
         self._decodes = asyncio.Semaphore(DECODES_AT_ONCE)
 
     async def sweep(self) -> None:
@@ -195,6 +198,11 @@ class Service:
             raise NotFoundError("there is no such sound, or it has expired")
         return sound
 
+    def reserve_file(self, request: Request, file: FileRequest, sound: Sound) -> None:
+        """Count a sound's file among the answers that are being sent, or refuse it."""
+        size = file_bytes(file, sound.duration, sound.sample_rate)
+        self.answers.reserve(request.scope, size)
+
     async def make(self, drawing: Drawing, request: Request) -> list[Sound]:
         """The sounds of a request."""
         return await self._wait(await self.start(drawing, request), request)
@@ -212,7 +220,7 @@ class Service:
         self.engine.submit(task)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self.settings.limits.timeout + 0.1, lambda: task.ended)
-        task.result.add_done_callback(lambda _: _on_loop(loop, timer.cancel))
+        task.result.add_done_callback(lambda _: on_loop(loop, timer.cancel))
         return task
 
     async def _wait(self, task: Task, request: Request) -> list[Sound]:
@@ -281,11 +289,6 @@ def _edit_of(request: Inpaint | Extend | Vary, clip: Sound) -> Callable[[TextToS
     if isinstance(request, Extend):
         return lambda pipeline: edits.extend(pipeline.bundle, clip, request.seconds)
     return lambda pipeline: edits.vary(pipeline.bundle, clip, request.strength)
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(call)
 
 
 async def _hang_up(request: Request) -> None:

@@ -24,8 +24,9 @@ class Limits(Config):
     body_timeout: seconds without a byte before a body is given up.
     uploads: requests with an upload at the same time; one more is refused with 429.
     connections, connections_per_address: open at the same time; one more is refused with 503.
+    answer_bytes: of all answers that are being made and sent; one more is refused with 429.
     head_timeout: seconds for a request's headers to arrive. write_timeout: seconds in which a
-        client must take some of its answer.
+        client must take a mebibyte of its answer, or the rest of it.
     rate: requests a minute for each caller (an API key, or an address if there are no keys).
     quota: seconds of sound a day for each caller.
     """
@@ -42,6 +43,7 @@ class Limits(Config):
     uploads: int = Field(default=16, ge=1)
     connections: int = Field(default=256, ge=1)
     connections_per_address: int = Field(default=64, ge=1)
+    answer_bytes: int = Field(default=256 * MEBIBYTE, ge=MEBIBYTE)
     head_timeout: float = Field(default=10.0, gt=0)
     write_timeout: float = Field(default=60.0, gt=0)
     rate: float | None = Field(default=None, gt=0)

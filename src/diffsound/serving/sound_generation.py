@@ -14,14 +14,13 @@ from typing import Annotated, Literal
 import soundfile
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
 
 from diffsound.audio.io import resample
 from diffsound.audio.mixing import LOUDNESS_CEILING, keep_peak
 from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.settings import SETTINGS, limits
 from diffsound.generation.sound import Sound
-from diffsound.serving.api import private
+from diffsound.serving.answers import private
 from diffsound.serving.errors import ERRORS
 from diffsound.serving.schemas import GenerateRequest, check_fields
 from diffsound.serving.service import Service
@@ -48,6 +47,7 @@ _CODECS = {
     "alaw": ("RAW", "ALAW", "audio/x-alaw-basic"),
 }
 _BLOCK = 65536  # samples encoded at a time
+_MAX_BYTES_PER_SECOND = 48_000 * 2  # of any of the formats
 
 _DURATION = limits(SETTINGS["duration"])
 DEFAULT_INFLUENCE = 0.3
@@ -98,8 +98,10 @@ def sound_generation_router(service: Service) -> APIRouter:
         """Make a sound effect, as a client of ElevenLabs asks for one."""
         check_fields(body, service.limits)
         _, pipeline = service.pipeline(None)
+        seconds = body.duration_seconds or service.limits.duration
+        service.answers.reserve(request.scope, round(seconds * _MAX_BYTES_PER_SECOND))
         (sound,) = await service.make(translate(body, pipeline), request)
-        data = await run_in_threadpool(encode_as, sound, output_format)
+        data = await service.answers.encode(encode_as, sound, output_format)
         media = _CODECS[output_format.partition("_")[0]][2]
         headers = private() | {"X-Diffsound-Seed": str(sound.seed)}
         return Response(data, 200, headers, media)

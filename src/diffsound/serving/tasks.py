@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
@@ -57,6 +58,12 @@ class Listener:
 
     def on_sound(self, item: int, sound: Sound) -> None:
         """Sound `item` is finished (or, of chosen ones, the `item`-th best is known)."""
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *given: Any) -> None:
+    """Call a function on the server's loop, from any thread; not on one that has ended."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call, *given)
 
 
 class Task:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -88,7 +88,7 @@ def logging_to_stderr(
         keeper.setFormatter(JsonFormatter())
         AUDIT.handlers = [keeper]
         AUDIT.setLevel(logging.INFO)
-    with _captured_stderr() if capture else _plain_stderr() as stream:
+    with _captured_stderr() if capture else nullcontext(sys.stderr) as stream:
         handler = logging.StreamHandler(stream)
         handler.setFormatter(JsonFormatter())
         root = logging.getLogger()
@@ -97,11 +97,6 @@ def logging_to_stderr(
         LOGGER.setLevel(level)
         logging.captureWarnings(True)
         yield
-
-
-@contextmanager
-def _plain_stderr() -> Iterator[TextIO]:
-    yield sys.stderr
 
 
 @contextmanager
