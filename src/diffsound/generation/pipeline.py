@@ -290,7 +290,7 @@ class TextToSound:
             if not early:
                 chosen = best_takes(fits, mels, takes)
                 tokens, mels, text = tokens[chosen], mels[chosen], text[chosen]
-                seeds, noise, fits = (pick(each, chosen) for each in (seeds, noise, fits))
+                seeds, noise, fits = pick(seeds, chosen), pick(noise, chosen), pick(fits, chosen)
             scores = list(fits)
 
         # Mel to wave.
@@ -347,9 +347,9 @@ class TextToSound:
         CPU each on one core: the same bits alone and in a batch.
         """
         each = tokens.to(self.device).split(1)
-        noise = noise or [None] * len(each)
+        drawn: Sequence[torch.Generator | None] = noise or [None] * len(each)
         texts = [None] * len(each) if text is None else text.to(self.device).split(1)
-        items = list(zip(each, noise, texts, strict=True))
+        items = list(zip(each, drawn, texts, strict=True))
         mels = one_core_each(lambda item: self.codec.decode(*item), items)
         return torch.cat(mels).clamp(0.0, 1.0).float()
 
@@ -371,7 +371,8 @@ class TextToSound:
             hop = self.bundle.config.codec.mel.hop_length
             waves = vocode_pieces(each, reach, hop, partial(one_core_each, self.vocoder))
         else:
-            items = list(zip(each, noise or [None] * len(each), strict=True))
+            drawn: Sequence[torch.Generator | None] = noise or [None] * len(each)
+            items = list(zip(each, drawn, strict=True))
             waves = one_core_each(lambda item: self.vocoder(*item), items)
         return torch.cat(waves).float()
 
