@@ -15,7 +15,6 @@ from diffsound.codec.codec import Codec
 from diffsound.codec.config import CodecConfig
 from diffsound.data.clip import PrepareSettings
 from diffsound.data.derived import (
-    Clip,
     TokenizeSettings,
     aligned,
     clip_tokens,
@@ -198,8 +197,8 @@ def test_stored_text_features_equal_the_encoders(
 
 
 def test_a_clip_without_captions_gets_the_empty_text(encoder: TextEncoder) -> None:
-    clips = [Clip({"id": "mute", "captions": []}, b""), Clip({"id": "b", "captions": ["x"]}, b"")]
+    clips = [({"id": "mute", "captions": []}, b""), ({"id": "b", "captions": ["x"]}, b"")]
     entries = dict(text_entries(encoder, {}, iter(clips)))
-    told = dict(text_entries(encoder, {}, iter([Clip({"id": "e", "captions": [""]}, b"")])))
+    told = dict(text_entries(encoder, {}, iter([({"id": "e", "captions": [""]}, b"")])))
     assert entries["mute"] == told["e"]
     assert entries["b"] != told["e"]

@@ -220,9 +220,8 @@ def extract(
     score_waiting()
     table = np.array([rows[key] for key in keys.values()], dtype=layout)
     return FeatureSet(
-        tuple(keys), tuple(keys.values()),
-        *(table[name] for name in ("features", "logits", "sound", "level", "seconds")),
-        fingerprint, seconds, failed,
+        tuple(keys), tuple(keys.values()), table["features"], table["logits"], table["sound"],
+        table["level"], table["seconds"], fingerprint, seconds, failed,
     )  # fmt: skip
 
 

@@ -139,6 +139,7 @@ FREE_ON_RESUME = frozenset(
     )
 ) | {
     "data.workers", "data.cache",
+    "frame_window",  # of a classifier; it never changed what is trained
     # Only for samples.
     "vocoder", "samples", "samples.clips", "samples.guidance_scale", "samples.num_inference_steps",
 }  # fmt: skip
@@ -147,6 +148,5 @@ FREE_ON_RESUME = frozenset(
 RETIRED = {
     "augment.speed_probability": 0.5,
     "augment.mix_snr_db": [0.0, 15.0],
-    "frame_window": 3,
     "codec_share": 1.0,
 }

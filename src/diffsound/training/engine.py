@@ -220,11 +220,9 @@ class Ema:
         if learning:
             averaged, current = zip(*learning, strict=True)
             torch._foreach_lerp_(averaged, current, 1.0 - decay)
-        for own, frozen in pairs:
-            if not frozen.requires_grad:
-                own.copy_(frozen)
-        for own, buffer in zip(self.module.buffers(), module.buffers(), strict=True):
-            own.copy_(buffer)
+        buffers = zip(self.module.buffers(), module.buffers(), strict=True)
+        for copied, source in (*(pair for pair in pairs if not pair[1].requires_grad), *buffers):
+            copied.copy_(source)
 
 
 def shard(

@@ -102,7 +102,7 @@ class Span:
         steps, every = self.config.validate_steps, self.config.validate_epochs
         if steps and position.step % steps == 0:
             return True
-        return bool(every) and int(self.epochs(position)) // every > epochs_before // every
+        return every is not None and int(self.epochs(position)) // every > epochs_before // every
 
 
 def lr_factor(config: TrainConfig, step: int, progress: float) -> float:
