@@ -244,9 +244,9 @@ def _pieces(message: Message) -> Iterator[Message]:
     """The message, or several if its body is large."""
     body, start = message.get("body", b""), 0
     while len(body) - start > PIECE_BYTES:
-        yield message | {"body": body[start : start + PIECE_BYTES], "more_body": True}
+        yield {**message, "body": body[start : start + PIECE_BYTES], "more_body": True}
         start += PIECE_BYTES
-    yield message | {"body": body[start:]} if start else message
+    yield {**message, "body": body[start:]} if start else message
 
 
 def _is_guarded(path: str) -> bool:
