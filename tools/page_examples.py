@@ -118,7 +118,7 @@ def _takes(pipeline: TextToSound, classifier: Any, idea: Idea) -> list[Take]:
         # The wave is heard, not the mel it was made from: that is what a visitor hears.
         with torch.inference_mode():
             mel = pipeline.bundle.mel_front_end(torch.from_numpy(sound.wave)[None])
-            heard = classifier.probabilities(classifier(mel).logits)
+            heard = classifier(mel).logits.softmax(dim=1)
         takes.append(Take(idea, sound, float(heard[0, place])))
     return takes
 
