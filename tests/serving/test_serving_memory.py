@@ -29,7 +29,11 @@ from diffsound.serving.sounds import SoundStore
 from diffsound.serving.tasks import Recipe, Task
 from serving_support import HOST, live_server, make_app, wait_ready
 
-WIDE = {"rate": 192_000, "channels": 2, "bit_depth": "32f"}  # 1.5 MB for a second of sound
+WIDE: dict[str, Any] = {
+    "rate": 192_000,
+    "channels": 2,
+    "bit_depth": "32f",
+}  # 1.5 MB for a second of sound
 LONG = {"prompt": "rain", "duration": 30, "num_inference_steps": 1, "num_candidates": 4}
 SOUND_BYTES = 30 * 22050 * 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +18,9 @@ from diffsound.generation.sound import Sound
 from diffsound.serving.errors import TooManyError
 from diffsound.serving.schemas import MEDIA_TYPES, AudioFormat, Delivery, FileRequest, SoundsAnswer
 from diffsound.serving.sounds import SoundStore, describe
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 ENCODES_AT_ONCE = 2  # encoding takes memory, and others wait
 _HEAD_BYTES = 64 * 1024  # a file besides its samples
@@ -68,7 +71,9 @@ class AnswerSpace:
             if not self._held[caller]:
                 del self._held[caller]
 
-    async def encode(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    async def encode(
+        self, call: Callable[Given, Made], *arguments: Given.args, **options: Given.kwargs
+    ) -> Made:
         """What a function makes of sounds, in a thread; few run at a time."""
         async with self._encodes:
             return await run_in_threadpool(call, *arguments, **options)
