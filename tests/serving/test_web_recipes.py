@@ -72,7 +72,15 @@ def check_files(page: Page, server: str, folder: Path) -> None:
 def test_a_link_makes_the_sound_again_with_every_setting(visit: OpenPage, server: str) -> None:
     page = visit()
     choose(page, temperature="0.9", truncation="0.9", num_inference_steps="2", top_k="40")
-    make(page, PROMPT, seed="11", guidance_scale="3.5", negative_prompt="wind", layered="false")
+    make(
+        page,
+        PROMPT,
+        seed="11",
+        guidance_scale="3.5",
+        negative_prompt="wind",
+        layered="false",
+        fast="true",
+    )
     link = copied(page, "link")
     other = visit(link)
     expect(other.locator(READY)).to_have_count(1)

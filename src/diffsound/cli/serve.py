@@ -48,7 +48,7 @@ def command(
     max_work: Annotated[
         float,
         typer.Option(help="Most seconds of sound drawn for one request, over all its takes."),
-    ] = 360.0,
+    ] = 960.0,
     max_upload: Annotated[float, typer.Option(help="Largest upload, in MiB.")] = 20.0,
     max_connections: Annotated[int, typer.Option(help="Largest number of open connections.")] = 256,
     max_per_address: Annotated[

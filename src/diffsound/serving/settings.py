@@ -35,7 +35,7 @@ class Limits(Config):
     duration: float = Field(default=30.0, ge=0.5, le=30.0)
     candidates: int = Field(default=8, ge=1, le=100)
     steps: int = Field(default=200, ge=1, le=10_000)
-    work: float = Field(default=360.0, gt=0)
+    work: float = Field(default=960.0, gt=0)
     upload_bytes: int = Field(default=20 * MEBIBYTE, ge=1024)
     queue: int = Field(default=32, ge=1)
     timeout: float = Field(default=120.0, gt=0)

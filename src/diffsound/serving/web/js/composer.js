@@ -26,7 +26,9 @@ export class Composer extends EventTarget {
       if (value === "" || value instanceof File || FILE_SETTINGS.includes(name)) continue;
       values[name] = NUMBERS.includes(name) ? Number(value) : value;
     }
-    if (values.layered) values.layered = values.layered === "true";
+    for (const name of ["layered", "fast"]) {
+      if (name in values) values[name] = values[name] === "true";
+    }
     if (isPressed(byId("auto"))) values.duration = "auto";
     if (isPressed(byId("loop"))) values.loop = true;
     const { variations, num_candidates: takes, ...rest } = values;
