@@ -224,9 +224,9 @@ def test_24_and_32_bits_keep_more_precision(format: str, bits: int, subtype: str
     assert np.abs(read_audio(io.BytesIO(data)) - tone()).max() < 1e-6
 
 
-@pytest.mark.parametrize(("format", "bits"), [("flac", 32), ("mp3", 24), ("wav", 8), ("aiff", 16)])
+@pytest.mark.parametrize(("format", "bits"), [("flac", 32), ("mp3", 24), ("wav", 8)])
 def test_bit_depths_a_format_cannot_store_are_refused(format: str, bits: int) -> None:
-    with pytest.raises(AudioError, match="bits in"):
+    with pytest.raises(AudioError, match=f"cannot hold {bits} bits, only 16"):
         encode_audio(tone(), RATE, format, bits=bits)
 
 

@@ -97,11 +97,15 @@ def test_seeds_of_rows_without_one_depend_on_the_prompt_alone(tmp_path: Path) ->
         (
             "p.jsonl",
             '{"prompt": "a", "candidates": 3, "keep": 4}',
-            "line 1: keep must .* 3; not 4",
+            "line 1: keep must .* 3, not 4",
         ),
-        ("p.jsonl", '{"prompt": "a", "keep": 2}', "line 1: keep must .* 1; not 2"),
+        ("p.jsonl", '{"prompt": "a", "keep": 2}', "line 1: keep must .* 1, not 2"),
         ("p.jsonl", '{"prompt": "a", "variations": 1}', "'variations'"),
-        ("p.jsonl", '{"prompt": "a", "variations": 2, "loop": true}', "without candidates, keep"),
+        (
+            "p.jsonl",
+            '{"prompt": "a", "variations": 2, "loop": true}',
+            "variations must be given without loop",
+        ),
         ("p.jsonl", '{"prompt": "a", "loop": true, "trim": true}', "line 1: trim would open"),
         ("p.csv", "prompt,rate\nrain,1\n", "'rate'"),
         ("p.csv", "prompt,bit_depth\nrain,20\n", "'16', '24'"),
@@ -129,7 +133,7 @@ def test_bad_files_are_named_with_their_line(
 
 def test_a_depth_that_the_format_cannot_hold_is_named_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "p.jsonl", {"prompt": "a"}, {"prompt": "b", "bit_depth": "32f"})
-    with pytest.raises(DataError, match=r"line 2: 32 bits in .flac cannot be written"):
+    with pytest.raises(DataError, match=r"line 2: a .flac file cannot hold 32 bits"):
         read_requests(path, "flac")
 
 

@@ -201,7 +201,7 @@ def test_hanging_up_stops_the_work_at_its_next_step(watched: WatchedPipeline) ->
     ("arguments", "message"),
     [
         (("serve", "-b", "no-such-folder"), "no bundle at"),
-        (("serve", "--max-batch", "0"), "max_batch"),
+        (("serve", "--max-batch", "0"), "--max-batch must be"),
         (("serve", "--port", "99999"), "port"),
         (("serve", "--api-keys-file", "no-such-file"), "cannot read the API keys"),
         (("serve", "--audit-log", "no-such-folder/audit.log"), "cannot write the audit log"),

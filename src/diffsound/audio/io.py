@@ -194,6 +194,8 @@ def check_encoding(format: str, bits: Bits, sample_rate: int) -> str:
     subtype = _SUBTYPES.get((format, bits))
     if subtype is None:
         taken = [str(depth) for name, depth in _SUBTYPES if name == format]
+        if not taken:
+            raise AudioError(f"{format} is not a format that can be written")
         raise AudioError(f"a .{format} file cannot hold {bits} bits, only {' or '.join(taken)}")
     if sample_rate not in _WRITABLE_RATES:
         raise AudioError(f"a sample rate of {sample_rate} Hz cannot be written; use 1000 to 192000")

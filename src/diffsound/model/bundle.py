@@ -7,8 +7,7 @@
       README.md              the model card
       coverage.safetensors   coverage.json   what it was trained on (optional)
 
-Nothing is ever unpickled. A bundle whose stages do not fit each other is refused when it is
-loaded, not heard as noise.
+Nothing is ever unpickled, and stages that do not fit each other are refused, not heard as noise.
 """
 
 from __future__ import annotations
