@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,10 @@ from diffsound.weights import write_export
 from metric_support import MEL
 from support import KNOWN_CAPTIONS, TEXT_DIM, make_bundle, tiny_diffsound
 from text_fixtures import bert_folder, clip_folder  # noqa: F401
+
+# Shells start background jobs with Ctrl-C ignored, and so would the processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Some virtual machines promise matrix instructions that end the process (training/engine.py).
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
