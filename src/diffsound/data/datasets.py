@@ -121,10 +121,16 @@ class WaveDataset:
     """
 
     def __init__(
-        self, data: ClipData, indices: Sequence[int], samples: int,
-        augment: AugmentConfig | None = None, *,
-        labels: Sequence[str] | None = None, cache: bool = False, text: TextData | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        data: ClipData,
+        indices: Sequence[int],
+        samples: int,
+        augment: AugmentConfig | None = None,
+        *,
+        labels: Sequence[str] | None = None,
+        cache: bool = False,
+        text: TextData | None = None,
+    ) -> None:
         """text: the clips' encoded captions; items then have one of them, drawn at random (the
         first without `augment`), as "pooled" [D]."""
         if samples < 1:
@@ -210,9 +216,15 @@ class TokenDataset:
     """
 
     def __init__(
-        self, data: PreparedData, indices: Sequence[int], *, codec: str | None = None,
-        encoder: str | None = None, augment: bool = True, text: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        data: PreparedData,
+        indices: Sequence[int],
+        *,
+        codec: str | None = None,
+        encoder: str | None = None,
+        augment: bool = True,
+        text: bool = True,
+    ) -> None:
         """codec, encoder: fingerprints, needed only if the data holds more than one of a kind.
 
         text: False leaves the captions out, which then need not be encoded.
@@ -262,9 +274,14 @@ class LabelTokenDataset(TokenDataset):
     """
 
     def __init__(
-        self, data: PreparedData, indices: Sequence[int], how: MaskedTextConfig, *,
-        codec: str | None = None, augment: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        data: PreparedData,
+        indices: Sequence[int],
+        how: MaskedTextConfig,
+        *,
+        codec: str | None = None,
+        augment: bool = True,
+    ) -> None:
         labelled = [index for index in indices if data.records[index].labels]
         if not labelled:
             raise DataError(f"{data.folder} has no labels to make texts from; leave out 'labels'")

@@ -158,9 +158,12 @@ class TokenizeSettings(Config):
 
 
 def tokenize(
-    folder: str | Path, load: LoadCodec, settings: TokenizeSettings | None = None,
-    engine: MapEngine | None = None, progress: Callable[[ShardInfo], None] | None = None,
-) -> TokensIndex:  # fmt: skip
+    folder: str | Path,
+    load: LoadCodec,
+    settings: TokenizeSettings | None = None,
+    engine: MapEngine | None = None,
+    progress: Callable[[ShardInfo], None] | None = None,
+) -> TokensIndex:
     """Write `folder/tokens/<fingerprint>`; a rerun makes only what is missing."""
     settings = settings or TokenizeSettings()
     data = PreparedData.open(folder)
@@ -271,9 +274,12 @@ _BATCH = 64
 
 
 def encode_text(
-    folder: str | Path, load: Callable[[], TextEncoder], encoder_config: Mapping[str, Any],
-    engine: MapEngine | None = None, progress: Callable[[ShardInfo], None] | None = None,
-) -> TextIndex:  # fmt: skip
+    folder: str | Path,
+    load: Callable[[], TextEncoder],
+    encoder_config: Mapping[str, Any],
+    engine: MapEngine | None = None,
+    progress: Callable[[ShardInfo], None] | None = None,
+) -> TextIndex:
     """Write `folder/text/<fingerprint>`; a rerun makes only what is missing.
 
     encoder_config: kept in the index, so that the encoder can be loaded again.

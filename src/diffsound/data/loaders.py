@@ -84,9 +84,14 @@ class BalancedSampler:
     """
 
     def __init__(
-        self, labels: Sequence[Hashable], seed: int = 0, *, balance: float = 0.5,
-        size: int | None = None, favour: Callable[[Hashable], float] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        labels: Sequence[Hashable],
+        seed: int = 0,
+        *,
+        balance: float = 0.5,
+        size: int | None = None,
+        favour: Callable[[Hashable], float] | None = None,
+    ) -> None:
         members: dict[Hashable, list[int]] = {}
         for item, label in enumerate(_some(labels)):
             members.setdefault(label, []).append(item)
@@ -209,10 +214,18 @@ class EpochLoader:
     """
 
     def __init__(
-        self, dataset: ClipDataset, sampler: ItemSampler, batch_size: int, *,
-        seed: int = 0, rank: int = 0, world: int = 1, workers: int = 0,
-        bucket_by: Callable[[int], Hashable] | None = None, drop_last: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: ClipDataset,
+        sampler: ItemSampler,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        workers: int = 0,
+        bucket_by: Callable[[int], Hashable] | None = None,
+        drop_last: bool = True,
+    ) -> None:
         """bucket_by: the bucket of a dataset index (e.g. its length); a batch has one bucket.
 
         drop_last: leave out global batches that are not full (with buckets: the remainder of each,

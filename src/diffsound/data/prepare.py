@@ -100,9 +100,12 @@ class PrepareResult:
 
 
 def prepare(
-    source: Source, folder: str | Path, settings: PrepareSettings | None = None,
-    engine: MapEngine | None = None, progress: Callable[[ShardResult], None] | None = None,
-) -> PrepareResult:  # fmt: skip
+    source: Source,
+    folder: str | Path,
+    settings: PrepareSettings | None = None,
+    engine: MapEngine | None = None,
+    progress: Callable[[ShardResult], None] | None = None,
+) -> PrepareResult:
     """Prepare a source into a folder. `progress` is called with every finished shard."""
     settings = settings or PrepareSettings()
     started, every = time.perf_counter(), settings.model_dump(mode="json")
@@ -134,9 +137,13 @@ def prepare(
 
 
 def write_clips(
-    folder: str | Path, clips: Iterable[PreparedClip], settings: PrepareSettings, *,
-    source: str, made_with: Mapping[str, Any] | None = None,
-) -> ClipsIndex:  # fmt: skip
+    folder: str | Path,
+    clips: Iterable[PreparedClip],
+    settings: PrepareSettings,
+    *,
+    source: str,
+    made_with: Mapping[str, Any] | None = None,
+) -> ClipsIndex:
     """Write clips made in memory, such as mixed scenes, as a prepared folder.
 
     made_with: settings of the maker, stored in the index next to `settings`.
@@ -192,9 +199,12 @@ def remove_stale(folder: Path, kind: str, keep: int) -> None:
 
 
 def _write_clips_shard(
-    path: Path, clips: Iterable[PreparedClip], settings: PrepareSettings, plan: str,
+    path: Path,
+    clips: Iterable[PreparedClip],
+    settings: PrepareSettings,
+    plan: str,
     rejected: list[tuple[str, str]],
-) -> ShardResult:  # fmt: skip
+) -> ShardResult:
     sounds: dict[str, tuple[float, str]] = {}
 
     def entries() -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -227,9 +237,12 @@ def _open_folder(folder: str | Path, source: str, settings: dict[str, Any]) -> P
 
 
 def _finish(
-    folder: Path, source: str, settings: dict[str, Any], results: list[ShardResult],
+    folder: Path,
+    source: str,
+    settings: dict[str, Any],
+    results: list[ShardResult],
     report: SourceReport,
-) -> ClipsIndex:  # fmt: skip
+) -> ClipsIndex:
     sounds: dict[str, tuple[float, str]] = {}
     for result in results:
         for key in result.sounds.keys() & sounds.keys():

@@ -37,9 +37,17 @@ class YouTube(Source):
     """Segments of YouTube videos."""
 
     def segment(
-        self, finder: AudioFinder, report: SourceReport, video: str, start: float, end: float, *,
-        split: str, labels: tuple[str, ...] = (), captions: tuple[str, ...] = (),
-    ) -> Iterator[Record]:  # fmt: skip
+        self,
+        finder: AudioFinder,
+        report: SourceReport,
+        video: str,
+        start: float,
+        end: float,
+        *,
+        split: str,
+        labels: tuple[str, ...] = (),
+        captions: tuple[str, ...] = (),
+    ) -> Iterator[Record]:
         """The segment's record; none, and a skipped clip, if its audio is missing."""
         clip_id = safe_id(f"{video}_{round(start)}")
         found = finder.find(segment_stems(video, start, end))

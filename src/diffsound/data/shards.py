@@ -244,9 +244,12 @@ class PreparedData:
     """The clips of a prepared folder by position 0..len-1. Cheap to pickle to other processes."""
 
     def __init__(
-        self, folder: Path, index: ClipsIndex, records: list[Record],
+        self,
+        folder: Path,
+        index: ClipsIndex,
+        records: list[Record],
         members: list[dict[str, tuple[int, int]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder, self.index, self.records, self._members = folder, index, records, members
         self._positions = {record.id: i for i, record in enumerate(records)}
         self._front_end: MelFrontEnd | None = None
@@ -320,9 +323,13 @@ class PreparedData:
         return TextData(self, *_derived(TextIndex, self.folder, fingerprint, "encode-text"))
 
     def where(
-        self, *, split: str | None = None, labels: Collection[str] | None = None,
-        licences: Collection[str] | None = None, sources: Collection[str] | None = None,
-    ) -> list[int]:  # fmt: skip
+        self,
+        *,
+        split: str | None = None,
+        labels: Collection[str] | None = None,
+        licences: Collection[str] | None = None,
+        sources: Collection[str] | None = None,
+    ) -> list[int]:
         """Positions of the clips that meet every given condition (labels: any of them)."""
         wanted = None if labels is None else set(labels)
         return [

@@ -117,9 +117,13 @@ class SceneMixer:
     """Composes scenes; `scene(rng)` is a pure function of the generator's state."""
 
     def __init__(
-        self, data: ClipData, indices: Sequence[int], config: SceneConfig | None = None, *,
+        self,
+        data: ClipData,
+        indices: Sequence[int],
+        config: SceneConfig | None = None,
+        *,
         sample_rate: int = 22050,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.data = data
         self.config = config or SceneConfig()
         self.rate = sample_rate
@@ -344,9 +348,15 @@ def scene_record(
 
 
 def write_scenes(
-    data: PreparedData, out_dir: str | Path, count: int, *, seed: int = 0, split: str = "train",
-    config: SceneConfig | None = None, clips_per_shard: int = 256,
-) -> ClipsIndex:  # fmt: skip
+    data: PreparedData,
+    out_dir: str | Path,
+    count: int,
+    *,
+    seed: int = 0,
+    split: str = "train",
+    config: SceneConfig | None = None,
+    clips_per_shard: int = 256,
+) -> ClipsIndex:
     """Mix `count` scenes from the clips of one split into a prepared folder.
 
     Scene n is a pure function of (seed, n). Each clip's JSON holds the timeline (`events`) and the

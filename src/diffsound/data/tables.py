@@ -86,9 +86,13 @@ class Source(ABC):
 
 
 def read_csv(
-    path: str | Path, required: Sequence[str], report: SourceReport, *,
-    columns: Sequence[str] | None = None, comment: str | None = None,
-) -> Iterator[dict[str, str]]:  # fmt: skip
+    path: str | Path,
+    required: Sequence[str],
+    report: SourceReport,
+    *,
+    columns: Sequence[str] | None = None,
+    comment: str | None = None,
+) -> Iterator[dict[str, str]]:
     """The rows of a CSV as {column: text}, stripped.
 
     columns: the column names if the file has no header row. comment: lines that start with it are

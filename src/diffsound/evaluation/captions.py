@@ -125,10 +125,14 @@ def describe(captioner: Captioner, clips: Iterable[ScoredClip]) -> list[str]:
 
 
 def caption_comparison(
-    captioner: Captioner, examples: Sequence[Example], clips: Sequence[ScoredClip],
-    of: Sequence[str], corenlp: Path | None = None, metrics: Sequence[str] = COMPARED,
+    captioner: Captioner,
+    examples: Sequence[Example],
+    clips: Sequence[ScoredClip],
+    of: Sequence[str],
+    corenlp: Path | None = None,
+    metrics: Sequence[str] = COMPARED,
     resamples: int = RESAMPLES,
-) -> dict[str, Score]:  # fmt: skip
+) -> dict[str, Score]:
     """The audio caption loss (section VI-B) of clips; `of`: the example each was made from.
 
     corenlp: the folder of the jars that SPICE needs; without it SPICE is not available.
@@ -211,9 +215,12 @@ class CaptionRanker:
     """
 
     def __init__(
-        self, captioner: Captioner, documents: Iterable[Sequence[str]], *,
+        self,
+        captioner: Captioner,
+        documents: Iterable[Sequence[str]],
+        *,
         corenlp: str | Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.captioner = captioner
         self._cider = CiderD(_words(captions) for captions in documents)
         self._corenlp = corenlp_folder(corenlp)

@@ -86,9 +86,14 @@ class Comparison:
 
 
 def compare(
-    real: FeatureSet, fake: FeatureSet, *, of: Mapping[str, str] | None = None,
-    allow_few: bool = False, resamples: int | None = None, seed: int = 0,
-) -> Comparison:  # fmt: skip
+    real: FeatureSet,
+    fake: FeatureSet,
+    *,
+    of: Mapping[str, str] | None = None,
+    allow_few: bool = False,
+    resamples: int | None = None,
+    seed: int = 0,
+) -> Comparison:
     """Score generated clips against real ones.
 
     of: the real clip of each generated one, for KL (see `pair`). resamples: for the intervals; 0
@@ -176,22 +181,37 @@ def pair(
 
 
 def kl(
-    real: np.ndarray, fake: np.ndarray, partner: np.ndarray, *,
-    resamples: int = RESAMPLES, seed: int = 0,
-) -> Score:  # fmt: skip
+    real: np.ndarray,
+    fake: np.ndarray,
+    partner: np.ndarray,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Score:
     """Mean KL of generated logits [M, classes] to those [N, classes] of their real clips."""
     values = kl_per_pair(real[partner], fake)
     # Samples of one text share their real clip, so they are resampled together.
     return mean_score(
-        "KL", values, better="lower", note=KL_PROTOCOL,
-        groups=partner.tolist(), resamples=resamples, seed=seed,
-    )  # fmt: skip
+        "KL",
+        values,
+        better="lower",
+        note=KL_PROTOCOL,
+        groups=partner.tolist(),
+        resamples=resamples,
+        seed=seed,
+    )
 
 
 def study_data(
-    data: str | Path, out: str | Path, *, classifier: str | Path | None = None,
-    split: str = "test", clips: int | None = None, seconds: float = 5.0, seed: int = 0,
-) -> list[Path]:  # fmt: skip
+    data: str | Path,
+    out: str | Path,
+    *,
+    classifier: str | Path | None = None,
+    split: str = "test",
+    clips: int | None = None,
+    seconds: float = 5.0,
+    seed: int = 0,
+) -> list[Path]:
     """Study clips of a prepared folder, its training clips as interfering sounds.
 
     Writes OUT/figure-2.json and figure-2.png, disturbed spectrograms over the curves.
@@ -210,9 +230,14 @@ def study_data(
 
 
 def study(
-    classifier: Classifier, clips: Sequence[ScoredClip], others: Sequence[ScoredClip], *,
-    seconds: float = 5.0, cache: FeatureCache | None = None, seed: int = 0,
-) -> dict[str, Any]:  # fmt: skip
+    classifier: Classifier,
+    clips: Sequence[ScoredClip],
+    others: Sequence[ScoredClip],
+    *,
+    seconds: float = 5.0,
+    cache: FeatureCache | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Disturb the clips level by level and measure them against themselves; the points as JSON.
 
     others: where interfering sounds are drawn from (the paper: the training set). Each clip gets
@@ -266,9 +291,14 @@ def is_rising(values: Sequence[float]) -> bool:
 
 
 def _disturbed(
-    clips: Sequence[ScoredClip], kind: str, amount: float, others: Sequence[ScoredClip],
-    rate: int, seconds: float, seed: int,
-) -> Iterator[ScoredClip]:  # fmt: skip
+    clips: Sequence[ScoredClip],
+    kind: str,
+    amount: float,
+    others: Sequence[ScoredClip],
+    rate: int,
+    seconds: float,
+    seed: int,
+) -> Iterator[ScoredClip]:
     for at, clip in enumerate(clips):
         wave = fit_length(clip.wave(rate), round(seconds * rate))
         rng = np.random.default_rng([seed, at])
@@ -307,9 +337,15 @@ def add_sound(wave: np.ndarray, other: np.ndarray, snr_db: float) -> np.ndarray:
 
 
 def draw_study(
-    path: Path, result: Mapping[str, Any], classifier: Classifier, example: ScoredClip,
-    others: Sequence[ScoredClip], *, seconds: float = 5.0, seed: int = 0,
-) -> None:  # fmt: skip
+    path: Path,
+    result: Mapping[str, Any],
+    classifier: Classifier,
+    example: ScoredClip,
+    others: Sequence[ScoredClip],
+    *,
+    seconds: float = 5.0,
+    seed: int = 0,
+) -> None:
     """Draw a clip at every level of each disturbance, over the curves of FID and KL."""
     figure = new_figure(15, 5.5)
     axes = figure.subplots(2, 3, height_ratios=(1, 2.5))

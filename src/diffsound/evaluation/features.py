@@ -160,9 +160,13 @@ class FeatureSet:
 
 
 def extract(
-    classifier: Classifier, clips: Iterable[ScoredClip], *,
-    seconds: float | None = None, batch_size: int = BATCH, cache: FeatureCache | None = None,
-) -> FeatureSet:  # fmt: skip
+    classifier: Classifier,
+    clips: Iterable[ScoredClip],
+    *,
+    seconds: float | None = None,
+    batch_size: int = BATCH,
+    cache: FeatureCache | None = None,
+) -> FeatureSet:
     """Run the classifier over clips; consecutive ones of equal length share a batch.
 
     seconds: cut or pad (with silence) every clip to this length, so that sets of clips of
@@ -220,9 +224,17 @@ def extract(
     score_waiting()
     table = np.array([rows[key] for key in keys.values()], dtype=layout)
     return FeatureSet(
-        tuple(keys), tuple(keys.values()), table["features"], table["logits"], table["sound"],
-        table["level"], table["seconds"], fingerprint, seconds, failed,
-    )  # fmt: skip
+        tuple(keys),
+        tuple(keys.values()),
+        table["features"],
+        table["logits"],
+        table["sound"],
+        table["level"],
+        table["seconds"],
+        fingerprint,
+        seconds,
+        failed,
+    )
 
 
 def _score(
@@ -246,9 +258,12 @@ def _score(
 
 
 def extract_rows(
-    classifier: Classifier, out: Path, rows: Mapping[str, Iterable[str]], seconds: float,
+    classifier: Classifier,
+    out: Path,
+    rows: Mapping[str, Iterable[str]],
+    seconds: float,
     cache: FeatureCache,
-) -> dict[str, FeatureSet]:  # fmt: skip
+) -> dict[str, FeatureSet]:
     """Run the classifier over OUT/ROW/NAME.wav of every row."""
     return {
         row: extract(classifier, clips_of(out / row, names), seconds=seconds, cache=cache)

@@ -123,10 +123,15 @@ class Verdict:
 
 
 def follow(
-    bundle: str | Path | None, data: str | Path, out: str | Path,
-    settings: FollowSettings | None = None, *, classifier: str | Path | None = None,
-    device: str = "cpu", progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    bundle: str | Path | None,
+    data: str | Path,
+    out: str | Path,
+    settings: FollowSettings | None = None,
+    *,
+    classifier: str | Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Generate, mix, listen, write OUT/report.json and report.html; returns the report."""
     settings = settings or FollowSettings()
     bench = set_up(bundle, data, out, classifier=classifier, device=device)
@@ -216,9 +221,13 @@ def follow(
 
 
 def listen(
-    classifier: Classifier, clip: ScoredClip, *, window: float, hop: float,
+    classifier: Classifier,
+    clip: ScoredClip,
+    *,
+    window: float,
+    hop: float,
     cache: FeatureCache | None = None,
-) -> HeardWindows:  # fmt: skip
+) -> HeardWindows:
     """Run the classifier over windows of a clip, silent ones left out: it knows no silence.
 
     Windows are of equal length, and the last one ends with the clip.

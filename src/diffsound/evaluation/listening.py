@@ -96,9 +96,13 @@ class Key(Config):
 
 
 def build_test(
-    out: str | Path, runs: Mapping[str, str | Path], *,
-    texts: int = 15, takes: int = 1, seed: int = 0,
-) -> Path:  # fmt: skip
+    out: str | Path,
+    runs: Mapping[str, str | Path],
+    *,
+    texts: int = 15,
+    takes: int = 1,
+    seed: int = 0,
+) -> Path:
     """Write a test of systems from the folders of their evaluations; returns the page.
 
     texts: number drawn from those that all runs have. takes: sounds of each system per text.
@@ -139,9 +143,13 @@ def build_test(
         ],
     }
     page = render(
-        "listening.html", styles=["listening.css"], scripts=["listening.js"],
-        allow={"connect-src": "'self'"}, title="Listening test", content=content,
-    )  # fmt: skip
+        "listening.html",
+        styles=["listening.css"],
+        scripts=["listening.js"],
+        allow={"connect-src": "'self'"},
+        title="Listening test",
+        content=content,
+    )
     target = write_page(out / "index.html", page)
     stored = Key(test=test, loudness=LOUDNESS, clips=key)
     write_json(out / "key.json", stored.model_dump(mode="json"))

@@ -46,9 +46,12 @@ class Seam:
 
 
 def compare_loops(
-    pipeline: TextToSound, prompts: Sequence[str], seconds: float, seed: int,
+    pipeline: TextToSound,
+    prompts: Sequence[str],
+    seconds: float,
+    seed: int,
     progress: Callable[[str, int, int], None],
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """The seams of each prompt's loop, and of the same sound without `loop`, which just ends."""
     rows = []
     for done, prompt in enumerate(prompts, 1):

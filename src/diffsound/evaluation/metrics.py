@@ -154,9 +154,13 @@ def clips_needed(width: int) -> int:
 
 
 def fid(
-    real: np.ndarray, fake: np.ndarray, *,
-    allow_few: bool = False, resamples: int = FID_RESAMPLES, seed: int = 0,
-) -> Score:  # fmt: skip
+    real: np.ndarray,
+    fake: np.ndarray,
+    *,
+    allow_few: bool = False,
+    resamples: int = FID_RESAMPLES,
+    seed: int = 0,
+) -> Score:
     """FID of features [N, D] and [M, D]; not available with too few clips, unless `allow_few`.
 
     allow_few: give the number anyway (the published protocol: 494 real clips for 2048 features);
@@ -174,8 +178,11 @@ def fid(
     value = frechet_distance(moments(real), moments(fake))
     low, high = bootstrap_centred(
         lambda i, j: frechet_distance(moments(real[i]), moments(fake[j])),
-        value, (len(real), len(fake)), resamples if width <= _WIDEST_FOR_INTERVAL else 0, seed,
-    )  # fmt: skip
+        value,
+        (len(real), len(fake)),
+        resamples if width <= _WIDEST_FOR_INTERVAL else 0,
+        seed,
+    )
     note = f"{few}: compare only with sets of these sizes" if fewest < needed else ""
     return Score("FID", value, "lower", None if low is None else max(0.0, low), high, note)
 

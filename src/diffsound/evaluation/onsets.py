@@ -65,10 +65,13 @@ def onsets(wave: np.ndarray, rate: int) -> list[float]:
 
 
 def count_events(
-    pipeline: TextToSound, *, counted: Sequence[tuple[str, int]] = COUNTED,
-    one_shots: Sequence[str] = ONE_SHOTS, seed: int = 0,
+    pipeline: TextToSound,
+    *,
+    counted: Sequence[tuple[str, int]] = COUNTED,
+    one_shots: Sequence[str] = ONE_SHOTS,
+    seed: int = 0,
     sampling: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Make every prompt at its natural length and count its onsets."""
     asked = [*counted, *((prompt, 1) for prompt in one_shots)]
     texts = [prompt for prompt, _ in asked]

@@ -86,9 +86,15 @@ def figure_of_runs(
 
 
 def denoising(
-    path: str | Path, pipeline: TextToSound, prompt: str, *,
-    frames: int = 8, seed: int = 0, duration: float | None = None, **sampling: Any,
-) -> Path:  # fmt: skip
+    path: str | Path,
+    pipeline: TextToSound,
+    prompt: str,
+    *,
+    frames: int = 8,
+    seed: int = 0,
+    duration: float | None = None,
+    **sampling: Any,
+) -> Path:
     """A sound as it forms: a GIF that plays the steps, or a PNG with them side by side.
 
     frames: number of steps shown, the last one included.
@@ -205,11 +211,17 @@ def write_evaluation(out: Path, report: Mapping[str, Any]) -> Path:
         for name in metrics
     }
     return _write_report(
-        out, report, "evaluation.html", f"Evaluation of {report['title']}", names=ROWS,
-        charts=charts, examples=examples[:SHOWN], extremes=_EXTREMES,
+        out,
+        report,
+        "evaluation.html",
+        f"Evaluation of {report['title']}",
+        names=ROWS,
+        charts=charts,
+        examples=examples[:SHOWN],
+        extremes=_EXTREMES,
         captions={clip["id"]: texts[clip["of"]] for clip in report["clips"]},
         guesses={clip["id"]: clip["label"] for clip in report["clips"]},
-    )  # fmt: skip
+    )
 
 
 def write_recognition(out: Path, report: Mapping[str, Any], pictures: Mapping[str, Path]) -> Path:
@@ -219,9 +231,16 @@ def write_recognition(out: Path, report: Mapping[str, Any], pictures: Mapping[st
     """
     confusion = {name: data_url(path.read_bytes(), "image/png") for name, path in pictures.items()}
     return _write_report(
-        out, report, "recognise.html", f"Recognition of {report['title']}", names=ROWS,
-        confusion=confusion, cleanliness=CLEANLINESS, worst=WORST, takes=WORST_TAKES,
-    )  # fmt: skip
+        out,
+        report,
+        "recognise.html",
+        f"Recognition of {report['title']}",
+        names=ROWS,
+        confusion=confusion,
+        cleanliness=CLEANLINESS,
+        worst=WORST,
+        takes=WORST_TAKES,
+    )
 
 
 def write_follow(out: Path, report: Mapping[str, Any]) -> Path:

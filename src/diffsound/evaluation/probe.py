@@ -52,9 +52,13 @@ class Embeddings:
 
 
 def embed_clips(
-    ear: OutsideEar, clips: Iterable[ScoredClip], *,
-    cache: FeatureCache | None = None, progress: Progress | None = None, what: str = "ear",
-) -> Embeddings:  # fmt: skip
+    ear: OutsideEar,
+    clips: Iterable[ScoredClip],
+    *,
+    cache: FeatureCache | None = None,
+    progress: Progress | None = None,
+    what: str = "ear",
+) -> Embeddings:
     """Let an ear hear clips, each at its own rate; those that cannot be read are named."""
     clips = list(clips)
     vectors: dict[str, np.ndarray] = {}
@@ -109,9 +113,14 @@ def canonical(label: str) -> str:
 
 
 def read_real_clips(
-    source: str | Path, ear: OutsideEar, *, fit: Sequence[str] = (), reference: Sequence[str] = (),
-    cache: FeatureCache | None = None, progress: Progress | None = None,
-) -> RealClips:  # fmt: skip
+    source: str | Path,
+    ear: OutsideEar,
+    *,
+    fit: Sequence[str] = (),
+    reference: Sequence[str] = (),
+    cache: FeatureCache | None = None,
+    progress: Progress | None = None,
+) -> RealClips:
     """The real clips behind a probe; those with exactly one label.
 
     source: an .npz of embeddings by this ear (E [N, D], labels Y [N], folds F [N]), a folder made
@@ -223,9 +232,12 @@ class Probe:
         return np.array([known.get(canonical(name), -1) for name in names], dtype=int)
 
     def figures(
-        self, vectors: np.ndarray, targets: np.ndarray, reference: np.ndarray | None = None,
+        self,
+        vectors: np.ndarray,
+        targets: np.ndarray,
+        reference: np.ndarray | None = None,
         seed: int = 0,
-    ) -> dict[str, Score]:  # fmt: skip
+    ) -> dict[str, Score]:
         """Top-1 and top-5 as shares of clips, and the Fréchet distance to real clips.
 
         vectors [N, D]; targets: their classes as places [N]; reference: [M, D], by default the
@@ -277,9 +289,14 @@ def read_manifest(path: str | Path) -> tuple[list[ScoredClip], list[str]]:
 
 
 def hear_manifest(
-    manifest: str | Path, plug: str | Path, clips: str | Path, *,
-    fit: Sequence[str] = (), reference: Sequence[str] = (), progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    manifest: str | Path,
+    plug: str | Path,
+    clips: str | Path,
+    *,
+    fit: Sequence[str] = (),
+    reference: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Figures of the sounds that a manifest names, beside those of real clips; worst classes first.
 
     clips, fit, reference: of the probe, see `read_real_clips`.

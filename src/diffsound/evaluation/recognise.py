@@ -112,12 +112,18 @@ class Asked:
 
 
 def recognise(
-    bundle: str | Path | None, data: str | Path, out: str | Path,
-    settings: RecogniseSettings | None = None, *,
-    classifier: str | Path | None = None, captioner: str | Path | None = None,
-    prompts: str | Path | None = None, ear: EarSettings | None = None,
-    device: str = "cpu", progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    bundle: str | Path | None,
+    data: str | Path,
+    out: str | Path,
+    settings: RecogniseSettings | None = None,
+    *,
+    classifier: str | Path | None = None,
+    captioner: str | Path | None = None,
+    prompts: str | Path | None = None,
+    ear: EarSettings | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Generate, listen, write OUT/report.json, report.html, confusion-*.csv and confusion.png.
 
     captioner: a run that chooses among candidates; by default the bundle's. prompts: a YAML file
@@ -192,9 +198,11 @@ def recognise(
 
 
 def ask(
-    prompts: Mapping[str, Sequence[str]], labels: Sequence[str], data: PreparedData,
+    prompts: Mapping[str, Sequence[str]],
+    labels: Sequence[str],
+    data: PreparedData,
     settings: RecogniseSettings,
-) -> Asked:  # fmt: skip
+) -> Asked:
     """The classes with sentences, real clips and a place in the classifier; others are named."""
     real: dict[str, list[Example]] = {}
     for record in (data.records[i] for i in data.where(split=settings.split)):
@@ -272,9 +280,12 @@ def _own_opinion(
 
 
 def _ear_opinion(
-    asked: Asked, names: Mapping[str, Mapping[str, int]], heard: Mapping[str, Embeddings],
-    probe: Probe, seed: int,
-) -> tuple[Opinion, list[str]]:  # fmt: skip
+    asked: Asked,
+    names: Mapping[str, Mapping[str, int]],
+    heard: Mapping[str, Embeddings],
+    probe: Probe,
+    seed: int,
+) -> tuple[Opinion, list[str]]:
     """By an outside ear; shares are averaged over clips. Also the classes its probe lacks."""
     places = probe.places([asked.labels[at] for at in asked.classes])
     place = dict(zip(asked.classes, places.tolist(), strict=True))

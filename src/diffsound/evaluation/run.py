@@ -92,11 +92,17 @@ class EvaluationSettings(Config):
 
 
 def evaluate(
-    bundle: str | Path | None, data: str | Path, out: str | Path,
-    settings: EvaluationSettings | None = None, *, classifier: str | Path | None = None,
-    captioner: str | Path | None = None, corenlp: str | Path | None = None,
-    device: str = "cpu", progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    bundle: str | Path | None,
+    data: str | Path,
+    out: str | Path,
+    settings: EvaluationSettings | None = None,
+    *,
+    classifier: str | Path | None = None,
+    captioner: str | Path | None = None,
+    corenlp: str | Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Generate, score, write OUT/report.json and OUT/report.html; returns the report.
 
     classifier, captioner: runs; by default the bundle's, and without any captioner there are no

@@ -81,9 +81,14 @@ class Setup:
 
 
 def set_up(
-    bundle: str | Path | None, data: str | Path, out: str | Path, *,
-    classifier: str | Path | None = None, ranker: str | Path | None = None, device: str = "cpu",
-) -> Setup:  # fmt: skip
+    bundle: str | Path | None,
+    data: str | Path,
+    out: str | Path,
+    *,
+    classifier: str | Path | None = None,
+    ranker: str | Path | None = None,
+    device: str = "cpu",
+) -> Setup:
     """Load everything an evaluation needs and make its folder.
 
     classifier: a run; by default the bundle's. ranker: a captioner's run that chooses among
@@ -223,9 +228,14 @@ def sample_seed(seed: int, clip_id: str, sample: int) -> int:
 
 
 def write_real(
-    folder: Path, data: PreparedData, examples: Sequence[Example], *,
-    rate: int, seconds: float, progress: Progress | None = None,
-) -> None:  # fmt: skip
+    folder: Path,
+    data: PreparedData,
+    examples: Sequence[Example],
+    *,
+    rate: int,
+    seconds: float,
+    progress: Progress | None = None,
+) -> None:
     """Write the real clips at a rate and length."""
     wanted = {example.id: folder / f"{example.id}.wav" for example in examples}
     for name, path in _missing(wanted, "real", progress):
@@ -255,10 +265,16 @@ def write_copies(
 
 
 def write_generated(
-    folder: Path, pipeline: TextToSound, examples: Sequence[Example], *,
-    samples: int, seconds: float, seed: int,
-    sampling: Mapping[str, Any] | None = None, progress: Progress | None = None,
-) -> float | None:  # fmt: skip
+    folder: Path,
+    pipeline: TextToSound,
+    examples: Sequence[Example],
+    *,
+    samples: int,
+    seconds: float,
+    seed: int,
+    sampling: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> float | None:
     """Generate sounds from the captions; returns the seconds per sound, None if never measured.
 
     The time covers everything but writing files, in batches of a few sounds, over all the calls
@@ -289,10 +305,17 @@ def write_generated(
 
 
 def write_best(
-    folder: Path, pipeline: TextToSound, examples: Sequence[Example], *,
-    candidates: int, keep: int, seconds: float, seed: int,
-    sampling: Mapping[str, Any] | None = None, progress: Progress | None = None,
-) -> None:  # fmt: skip
+    folder: Path,
+    pipeline: TextToSound,
+    examples: Sequence[Example],
+    *,
+    candidates: int,
+    keep: int,
+    seconds: float,
+    seed: int,
+    sampling: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> None:
     """Write the candidates of each caption that the pipeline's ranker likes best, ID.0 first."""
     by_id = {example.id: example for example in examples}
     # The last file of a text is written last: if it exists, so do the others.

@@ -44,9 +44,15 @@ class Hypotheses:
 
 
 def beam_search(
-    model: _Sentences, batch: int, *, start: int, end: int,
-    beams: int = 4, longest: int = 30, length_penalty: float = 0.7,
-) -> Hypotheses:  # fmt: skip
+    model: _Sentences,
+    batch: int,
+    *,
+    start: int,
+    end: int,
+    beams: int = 4,
+    longest: int = 30,
+    length_penalty: float = 0.7,
+) -> Hypotheses:
     """The best sentences of at most `longest` numbers, the end mark not counted.
 
     model: has `batch` rows, nothing said yet.

@@ -134,10 +134,15 @@ def start_from(source: str | Path, kind: str, modules: Mapping[str, nn.Module]) 
 
 
 def assemble(
-    codec: str | Path, decoder: str | Path, vocoder: str | Path = GRIFFIN_LIM, *,
-    name: str, card: str = "", defaults: Iterable[str] = (),
+    codec: str | Path,
+    decoder: str | Path,
+    vocoder: str | Path = GRIFFIN_LIM,
+    *,
+    name: str,
+    card: str = "",
+    defaults: Iterable[str] = (),
     judges: Mapping[JudgeKind, str | Path] | None = None,
-) -> Bundle:  # fmt: skip
+) -> Bundle:
     """A bundle of three finished runs, or of other bundles' stages.
 
     defaults: "key=value" generation settings, e.g. "guidance_scale=3".
@@ -222,11 +227,19 @@ def coverage_of(bundle: Bundle, folder: str | Path) -> Coverage:
 
 
 def build(
-    out: str | Path, codec: str | Path, decoder: str | Path, vocoder: str | Path, *,
-    name: str | None = None, card: str | Path | None = None, defaults: Iterable[str] = (),
-    judges: Mapping[JudgeKind, str | Path] | None = None, coverage: str | Path | None = None,
-    half: bool = True, overwrite: bool = False,
-) -> Bundle:  # fmt: skip
+    out: str | Path,
+    codec: str | Path,
+    decoder: str | Path,
+    vocoder: str | Path,
+    *,
+    name: str | None = None,
+    card: str | Path | None = None,
+    defaults: Iterable[str] = (),
+    judges: Mapping[JudgeKind, str | Path] | None = None,
+    coverage: str | Path | None = None,
+    half: bool = True,
+    overwrite: bool = False,
+) -> Bundle:
     """`assemble` a bundle and write it to a folder, by default as float16.
 
     coverage: the prepared folder the decoder was trained on, so that prompts can be compared with

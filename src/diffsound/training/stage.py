@@ -262,14 +262,23 @@ def spread(items: Sequence[int], count: int) -> list[int]:
 
 
 def train_loader(
-    run: RunConfig, dataset: ClipDataset, sampler: ItemSampler, process: Process,
+    run: RunConfig,
+    dataset: ClipDataset,
+    sampler: ItemSampler,
+    process: Process,
     bucket_by: Callable[[int], Hashable] | None = None,
-) -> EpochLoader:  # fmt: skip
+) -> EpochLoader:
     """The batches that this process of a run trains on."""
     return EpochLoader(
-        dataset, sampler, run.train.batch_size, seed=run.train.seed, rank=process.rank,
-        world=process.world, workers=run.data.workers, bucket_by=bucket_by,
-    )  # fmt: skip
+        dataset,
+        sampler,
+        run.train.batch_size,
+        seed=run.train.seed,
+        rank=process.rank,
+        world=process.world,
+        workers=run.data.workers,
+        bucket_by=bucket_by,
+    )
 
 
 def wave_sampler(run: RunConfig, dataset: WaveDataset) -> ItemSampler:
@@ -295,9 +304,13 @@ def balanced_sampler(
 
 
 def wave_loader(
-    run: RunConfig, data: PreparedData, samples: int, augment: AugmentConfig, process: Process,
+    run: RunConfig,
+    data: PreparedData,
+    samples: int,
+    augment: AugmentConfig,
+    process: Process,
     text: TextData | None = None,
-) -> EpochLoader:  # fmt: skip
+) -> EpochLoader:
     """Batches of random windows {"wave": [B, samples], "id", "label"} of the training clips.
 
     text: the clips' captions, if batches are to have "pooled" [B, text_dim] too.
@@ -311,9 +324,14 @@ class FixedWaves:
     """The beginnings of the validation clips, in order, the same at every call."""
 
     def __init__(
-        self, run: RunConfig, data: PreparedData, samples: int, clips: int, batch_size: int,
+        self,
+        run: RunConfig,
+        data: PreparedData,
+        samples: int,
+        clips: int,
+        batch_size: int,
         text: TextData | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         found = spread(clips_of(data, run.data, run.data.valid_split), clips)
         dataset = WaveDataset(data, found, samples, cache=run.data.cache, text=text)
         sampler = FixedSampler(range(len(dataset)))
