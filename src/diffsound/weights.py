@@ -86,7 +86,8 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise BundleError(f"the weights file {path} is missing") from None
     except (SafetensorError, OSError) as error:
-        raise BundleError(f"{path} is damaged or not a safetensors file: {error}") from error
+        said = " ".join(str(error).split())  # it quotes the file, line breaks included
+        raise BundleError(f"{path} is damaged or not a safetensors file: {said}") from error
     half = (torch.float16, torch.bfloat16)
     return {name: t.float() if t.dtype in half else t for name, t in state.items()}
 

@@ -16,6 +16,7 @@ from diffsound.generation.pipeline import TextToSound
 from diffsound.generation.settings import GenerationDefaults
 from diffsound.model.bundle import BUNDLED, Bundle, load_codec, read_config
 from diffsound.model.checks import verify
+from diffsound.weights import load_weights
 from support import make_bundle
 
 
@@ -171,6 +172,15 @@ def test_defaults_are_bounded() -> None:
 
 def test_config_is_readable(tiny_folder: Path) -> None:
     assert read_config(tiny_folder).name == "tiny"
+
+
+def test_a_header_with_line_breaks_is_refused_in_one_line(tmp_path: Path) -> None:
+    header = json.dumps({"x": {"dtype": "\n", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path = tmp_path / "codec.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(BundleError, match="damaged") as refusal:
+        load_weights(path)
+    assert "\n" not in str(refusal.value)
 
 
 def test_default_steps_are_no_more_than_the_decoder_has(folder: Path) -> None:
